@@ -94,6 +94,7 @@ def _link_problems(tls: TlsSettings, nodes: Collection[str]) -> list[_TlsProblem
     # As strict as the links are, which differs between versions of Python.
     purposes = (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH)
     sides = [ssl.create_default_context(purpose, cafile=tls.ca) for purpose in purposes]
+    refuse_revoked(sides[0], tls)
     for side in sides:
         side.check_hostname = False
         side.verify_mode = ssl.CERT_REQUIRED
@@ -136,7 +137,7 @@ def _matches(host: str, name: str) -> bool:
 def _file_problems(tls: TlsSettings) -> list[_TlsProblem]:
     """What is wrong with the files themselves."""
     problems = []
-    for key in ("certificate", "key", "ca"):
+    for key in ("certificate", "key", "ca", "crl"):
         path = getattr(tls, key)
         if path is not None:
             try:
@@ -171,7 +172,21 @@ def _file_problems(tls: TlsSettings) -> list[_TlsProblem]:
         else:
             if last_expiry(context) <= time.time():
                 problems.append(_TlsProblem("ca", "has expired"))
+    try:
+        refuse_revoked(context, tls)
+    except ssl.SSLError:
+        problems.append(_TlsProblem("crl", "is no list of revoked certificates in PEM form", FATAL))
     return problems
+
+
+def refuse_revoked(context: ssl.SSLContext, tls: TlsSettings) -> None:
+    """Refuse certificates of the other side that `crl` names, if there is one. Raises SSLError if it is no list."""
+    if tls.crl is not None:
+        before = context.cert_store_stats()["crl"]
+        context.load_verify_locations(tls.crl)
+        if context.cert_store_stats()["crl"] == before:
+            raise ssl.SSLError("no list of revoked certificates")  # certificates alone are no error to OpenSSL
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _names(shown: Mapping[str, Any], kind: str) -> set[str]:

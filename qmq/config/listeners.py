@@ -1,6 +1,7 @@
 """Addresses at which a node serves clients, for each protocol, and which users need no login there."""
 
 import re
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
@@ -17,6 +18,15 @@ class TlsSettings(Section):
     key: FilePath
     ca: FilePath | None = None
     """The authority for certificates of the other side; required for the mesh, optional for a client listener."""
+    crl: FilePath | None = None
+    """Lists of revoked certificates, one of each authority that signs certificates of the other side."""
+
+    @field_validator("crl")
+    @classmethod
+    def _certificates_are_asked_for(cls, crl: Path | None, info: ValidationInfo) -> Path | None:
+        if crl is not None and info.data.get("ca") is None:
+            raise ValueError("must be left out, unless ca is set: only certificates that it covers are checked")
+        return crl
 
 
 class ListenerSettings(Section):

@@ -299,7 +299,8 @@ def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
     holders = [values.get("mesh"), *(one for key in LISTENERS for one in _tables(values, key))]
     sections = [holder["tls"] for holder in holders if isinstance(holder, dict) and isinstance(holder.get("tls"), dict)]
     sections += [entry for entry in _tables(values, "authentication") if isinstance(entry, dict)]
-    for section, keys in ((values, ("data",)), *((one, ("certificate", "key", "ca", "jwks")) for one in sections)):
+    files = ("certificate", "key", "ca", "crl", "jwks")
+    for section, keys in ((values, ("data",)), *((one, files) for one in sections)):
         for key in keys:
             if isinstance(section.get(key), str) and section[key]:
                 section[key] = str(directory / section[key])

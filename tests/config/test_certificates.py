@@ -36,8 +36,11 @@ class Files:
             key.chmod(0o600)
         (folder / "peers.toml").write_text(PEERS, "utf-8")
 
-    def write(self, certificate: str = "a.pem", key: str = "a.key", ca: str = "ca.pem", more: str = "") -> list[str]:
-        """The options for a node file with this `[mesh.tls]`: the certificate is on line 4, key 5, ca 6."""
+    def write(
+        self, certificate: str = "a.pem", key: str = "a.key", ca: str = "ca.pem", more: str = "", crl: str = ""
+    ) -> list[str]:
+        """The options for a node file with this `[mesh.tls]`: the certificate is on line 4, key 5, ca 6, crl 7."""
+        more = f'crl = "{crl}"\n{more}' if crl else more
         head = 'name = "a"\n\n[mesh.tls]\n'
         text = f'{head}certificate = "{certificate}"\nkey = "{key}"\nca = "{ca}"\n{more}'
         (self.folder / "node.toml").write_text(text, "utf-8")
@@ -64,6 +67,10 @@ def garbage(files: Files) -> None:
     (files.folder / "garbage.pem").write_text("no PEM", "utf-8")
 
 
+def revoked(files: Files) -> None:
+    files.papers.revoke(files.folder / "a.pem")
+
+
 def nothing(files: Files) -> None:
     pass
 
@@ -84,6 +91,8 @@ BAD = {
     "no certificate": (garbage, {"certificate": "garbage.pem"}, "5: mesh.tls.key", "is no key in PEM form, or "),
     "no authority": (garbage, {"ca": "garbage.pem"}, "6: mesh.tls.ca", "is no certificate in PEM form"),
     "of another node": (nothing, {"certificate": "b.pem", "key": "b.key"}, "4: mesh.tls.certificate", "not the node a"),
+    "no list": (garbage, {"crl": "garbage.pem"}, "7: mesh.tls.crl", "is no list of revoked certificates"),
+    "revoked": (revoked, {"crl": "crl.pem"}, "4: mesh.tls.certificate", "peers refuse it: certificate revoked"),
     "other authority": (other_authority, {"ca": "other/ca.pem"}, "4: mesh.tls.certificate", "peers refuse it: "),
     "expired": (late, {"certificate": "late.a.pem", "key": "late.a.key"}, "4: mesh.tls.certificate", "has expired"),
     "not yet valid": (

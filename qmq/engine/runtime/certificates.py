@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from qmq.config import TlsSettings
-from qmq.config.certificates import expiry_of, last_expiry, no_password
+from qmq.config.certificates import expiry_of, last_expiry, no_password, refuse_revoked
 from qmq.environment import Tls
 from qmq.errors import ConfigError
 
@@ -99,7 +99,7 @@ def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
 def _digest(tls: TlsSettings) -> bytes:
     """Raises OSError with the name of a file that cannot be read; OpenSSL's own error does not name it."""
     found = hashlib.sha256()
-    for path in (tls.certificate, tls.key, tls.ca):
+    for path in (tls.certificate, tls.key, tls.ca, tls.crl):
         if path is not None:
             found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.digest()
@@ -113,6 +113,10 @@ def _context(purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
         raise OSError(f"{tls.ca}: no certificate in PEM form: {error}") from error
     if tls.ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        refuse_revoked(context, tls)
+    except ssl.SSLError as error:
+        raise OSError(f"{tls.crl}: no list of revoked certificates in PEM form: {error}") from error
     try:
         context.load_cert_chain(tls.certificate, tls.key, partial(no_password, tls.key))
     except ssl.SSLError as error:

@@ -5,13 +5,16 @@ import pty
 import signal
 import ssl
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import argon2
 import pytest
 import trio
 import trustme
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from qmq.config import Address, ListenerSettings, TlsSettings, User
 from qmq.engine.runtime.certificates import Certificates
@@ -46,6 +49,21 @@ class Papers:
             part.write_to_path(str(certificate), append=number > 0)
         paper.private_key_pem.write_to_path(str(key))
         return TlsSettings(certificate=certificate, key=key, ca=self.ca)
+
+    def revoke(self, *certificates: Path) -> Path:
+        """A list of the authority that names these certificates, in a file beside them."""
+        issuer = x509.load_pem_x509_certificate(self.ca.read_bytes())
+        key = serialization.load_pem_private_key(self.authority.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        now = datetime.now(UTC)
+        made = x509.CertificateRevocationListBuilder(issuer.subject, now, now + timedelta(days=9))
+        own = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+        made = made.add_extension(own, critical=False).add_extension(x509.CRLNumber(1), critical=False)
+        for file in certificates:
+            serial = x509.load_pem_x509_certificate(file.read_bytes()).serial_number
+            made = made.add_revoked_certificate(x509.RevokedCertificateBuilder(serial, now).build())
+        (self._folder / "crl.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        return self._folder / "crl.pem"
 
     def trusting(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.ca))
@@ -362,6 +380,27 @@ async def test_certificates_of_a_removed_authority_are_refused(papers: Papers, t
         await both_ends(listening, showing, "node")
 
 
+async def test_revoked_certificates_are_refused_on_both_sides_from_the_reload_on(papers: Papers) -> None:
+    certificates = Certificates()
+    own, others = papers.of("a"), papers.of("b")
+    listening, dialling = certificates.for_links(own.model_copy(update={"crl": papers.revoke()}))
+    listening_of_b, dialling_of_b = Certificates().for_links(others)
+    for ends in ((listening, dialling_of_b, "a"), (listening_of_b, dialling, "b")):
+        for end in (await both_ends(*ends))[:2]:
+            end.close()
+
+    papers.revoke(others.certificate)
+    certificates.take_up(certificates.changed())
+
+    for ends in ((listening, dialling_of_b, "a"), (listening_of_b, dialling, "b")):
+        with pytest.raises((ExceptionGroup, MeshError, trio.BrokenResourceError)):
+            await both_ends(*ends)
+    listening_of_c, dialling_of_c = Certificates().for_links(papers.of("c"))
+    for ends in ((listening, dialling_of_c, "a"), (listening_of_c, dialling, "c")):
+        for end in (await both_ends(*ends))[:2]:
+            end.close()
+
+
 async def test_a_renewed_certificate_that_cannot_be_used_changes_nothing(papers: Papers) -> None:
     certificates = Certificates()
     tls = papers.of("node").model_copy(update={"ca": None})
@@ -377,7 +416,7 @@ async def test_a_renewed_certificate_that_cannot_be_used_changes_nothing(papers:
     assert await certificate_shown(listening, papers) == before
 
 
-@pytest.mark.parametrize("key", ["certificate", "key", "ca"])
+@pytest.mark.parametrize("key", ["certificate", "key", "ca", "crl"])
 @pytest.mark.parametrize("text", [None, "junk"])
 def test_a_file_that_cannot_be_used_is_named(papers: Papers, tmp_path: Path, key: str, text: str | None) -> None:
     file = tmp_path / "wrong.pem"
@@ -388,6 +427,20 @@ def test_a_file_that_cannot_be_used_is_named(papers: Papers, tmp_path: Path, key
     for contexts in (Certificates().for_clients, Certificates().for_links):
         with pytest.raises(OSError, match="wrong.pem"):
             contexts(tls)
+
+
+def test_certificates_are_no_list_of_revoked_ones(papers: Papers) -> None:
+    tls = papers.of("a")
+
+    with pytest.raises(OSError, match="ca.pem: no list of revoked certificates"):
+        Certificates().for_clients(tls.model_copy(update={"crl": tls.ca}))
+
+
+def test_a_list_of_revoked_certificates_needs_an_authority(papers: Papers) -> None:
+    tls = papers.of("a")
+
+    with pytest.raises(ValueError, match="unless ca is set"):
+        TlsSettings(certificate=tls.certificate, key=tls.key, crl=papers.revoke())
 
 
 def test_no_password_of_a_key_is_asked_for(papers: Papers) -> None:
