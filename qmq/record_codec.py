@@ -290,11 +290,11 @@ def _pack(envelope: Envelope) -> bytes:
 
 def _flags(envelope: Envelope) -> int:
     """What the stores must know of a message without reading its headers."""
-    terms = envelope.terms
-    if terms is None:
+    options = envelope.options
+    if options is None:
         return 0
-    flags = TIMED if terms.is_timed else 0
-    return with_priority(flags | EXACT if terms.exact else flags, terms.priority)
+    flags = TIMED if options.is_timed else 0
+    return with_priority(flags | EXACT if options.exact else flags, options.priority)
 
 
 def _pack_settle(settle: Settle) -> bytes:

@@ -33,7 +33,7 @@ def ends_of_runs(frames: list[HeldFrame]) -> list[int]:
     before: Envelope | None = None
     for at, held in enumerate(frames):
         envelope = held.envelope
-        if envelope is None or envelope.kind is not QUEUE or envelope.terms is not None or envelope.key is not None:
+        if envelope is None or envelope.kind is not QUEUE or envelope.options is not None or envelope.key is not None:
             before = None
         elif envelope.copies:
             before = None

@@ -14,7 +14,7 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.limits import COPIES_MAX
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.messages.receipt_levels import FSYNC
-from qmq.broker.messages.send_options import check_terms
+from qmq.broker.messages.send_options import check_options
 from qmq.broker.send_limits import check_copies_count
 from qmq.errors import Refused
 from qmq.gateways.copies import (
@@ -241,7 +241,7 @@ class SendPlans:
         is_retry = has_id and is_said(headers, "redelivered")
         if kind is DestinationKind.QUEUE:
             block = queue_block(rules, destination, lines, headers, is_retry=is_retry)
-            check_terms(block)
+            check_options(block)
         else:
             block = encode_headers(lines if is_stored else travelling, Version.V12)
         envelope = Envelope(destination, kind, block, durable)
@@ -266,7 +266,7 @@ class SendPlans:
         if bound:
             envelope.copies += bound_copies(rules, kind, destination, bound, lines, headers, is_retry=is_retry)
         if envelope.copies:
-            check_terms(block)
+            check_options(block)
             if not is_stored:
                 envelope.key = envelope.copies[0].key
         if kind is DestinationKind.TOPIC:

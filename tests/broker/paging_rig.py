@@ -239,9 +239,9 @@ class PagedNode:
                 self.failed.update(part.counts)
 
     def _learn(self, message: Message) -> None:
-        terms = message.envelope.terms
+        options = message.envelope.options
         due_us, expires_us = times_of(message.envelope.headers, message.timestamp_us)
-        urgency = 4 << 33 if terms is None else (terms.priority << 33) - terms.exact
+        urgency = 4 << 33 if options is None else (options.priority << 33) - options.exact
         self.sent[message.dot] = Sent(
             message.envelope.destination, urgency, due_us, expires_us, RED in message.envelope.headers
         )

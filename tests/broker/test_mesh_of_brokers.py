@@ -376,8 +376,8 @@ def original_of(message: Message) -> str | None:
 
 def level_of(message: Message) -> int:
     """Its priority; those of beanstalkd are not in these histories."""
-    terms = message.envelope.terms
-    return PRIORITY_DEFAULT if terms is None else terms.level
+    options = message.envelope.options
+    return PRIORITY_DEFAULT if options is None else options.level
 
 
 def clone(message: Message) -> Message:

@@ -293,7 +293,7 @@ def test_copies_get_what_the_policies_of_their_queues_add() -> None:
     out = client.say(send("/exchange/amq.fanout"))
 
     assert "ttl:5000" in headers_of(out, "/queue/short") and "ttl:5000" not in headers_of(out, "/queue/long")
-    assert [one.envelope.terms is None for one in out.records if isinstance(one, Message)] == [True, False]
+    assert [one.envelope.options is None for one in out.records if isinstance(one, Message)] == [True, False]
 
 
 def test_options_that_mean_nothing_to_a_queue_are_refused_before_anything_is_copied() -> None:

@@ -65,7 +65,7 @@ def test_send_with_a_term_that_means_nothing_is_refused_each_time_and_nothing_is
 
 
 @pytest.mark.parametrize("destination", ["/topic/t", "/fanout/f"])
-def test_terms_of_queues_mean_nothing_elsewhere_and_are_not_refused_there(destination: str) -> None:
+def test_options_of_queues_mean_nothing_elsewhere_and_are_not_refused_there(destination: str) -> None:
     client = Client()
 
     out = client.say(f"SEND\ndestination:{destination}\npriority:high\nttl:x\nreceipt:r\n\nx")
@@ -74,7 +74,7 @@ def test_terms_of_queues_mean_nothing_elsewhere_and_are_not_refused_there(destin
     assert not out.frames
 
 
-def test_terms_travel_to_the_consumer_as_they_were_said() -> None:
+def test_options_travel_to_the_consumer_as_they_were_said() -> None:
     client = consumer()
 
     ((headers, _),) = client.read(client.say("SEND\ndestination:/queue/q\npriority:7\nttl:60000\n\nx"))

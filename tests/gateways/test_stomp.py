@@ -706,8 +706,8 @@ def test_a_block_like_another_keeps_what_it_asks_for() -> None:
     out = client.say("COMMIT\ntransaction:t")
 
     messages = [record for record in out.records if isinstance(record, Message)]
-    terms = [message.envelope.terms for message in messages]
-    assert [(t.priority, t.ttl_us) for t in terms if t is not None] == [(7, 5_000_000)] * 3
+    options = [message.envelope.options for message in messages]
+    assert [(t.priority, t.ttl_us) for t in options if t is not None] == [(7, 5_000_000)] * 3
     assert [message.envelope.destination for message in messages] == ["/queue/0", "/queue/1", "/queue/2"]
 
 

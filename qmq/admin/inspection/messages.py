@@ -285,8 +285,8 @@ def _state(context: MessagesContext, message: Message, consumed: set[Dot], now_u
         return "kept"
     if message.dot in consumed:
         return "in-flight"
-    terms = message.envelope.terms
-    if terms is not None and terms.is_timed:
+    options = message.envelope.options
+    if options is not None and options.is_timed:
         clocks = context.broker.queues.shared.clocks
         if 0 < clocks.expiry(message) <= now_us:
             return "expired"

@@ -15,7 +15,7 @@ from typing import Final
 
 from qmq.broker.messages.dedup import dedup_key
 from qmq.broker.messages.destination import DestinationKind
-from qmq.broker.messages.send_options import SendOptions, terms_of
+from qmq.broker.messages.send_options import SendOptions, options_of
 from qmq.model.cursors import Move
 from qmq.model.dots import Dot, Origin, Vector
 
@@ -44,7 +44,7 @@ class Envelope:
 
     `headers` is a raw block of STOMP 1.2 header lines, each ended by LF, without `destination`, `content-length`
     and the headers that were meant for the broker alone. `durable` says whether messages in it are journalled, `retain`
-    what they do to the last value of their topic, `terms` what the headers ask of a queue, None when nothing, `key`
+    what they do to the last value of their topic, `options` what the headers ask of a queue, None when nothing, `key`
     that of their dedup id (`dedup`), None when they have none. `copies` are the envelopes of the queues that get one:
     only the gateway of the node that accepts a message fills them in, so a message that comes from a peer is not copied
     again. A topic or an exchange keeps nothing, so the `key` of its messages is that of the first copy.
@@ -62,7 +62,7 @@ class Envelope:
         "packed",
         "properties",
         "retain",
-        "terms",
+        "options",
         "wire",
         "wire_lead",
         "wire_origin",
@@ -73,7 +73,7 @@ class Envelope:
         self.kind = kind
         self.headers = headers
         self.durable = durable
-        self.terms: SendOptions | None = terms_of(headers) if kind is DestinationKind.QUEUE and headers else None
+        self.options: SendOptions | None = options_of(headers) if kind is DestinationKind.QUEUE and headers else None
         self.key = dedup_key(destination, headers) if headers and kind in KEPT_KINDS else None
         self.retain = Retain.NO
         # Filled in when a selector first looks: see qmq.broker.selectors.properties.
@@ -90,7 +90,7 @@ class Envelope:
         """The same headers, which name no dedup id, to another destination of this kind, kept in the same way."""
         copy = Envelope(destination, self.kind, b"", self.durable)
         copy.headers = self.headers
-        copy.terms = self.terms
+        copy.options = self.options
         copy.retain = self.retain
         return copy
 

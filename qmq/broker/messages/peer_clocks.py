@@ -68,19 +68,19 @@ class PeerClocks:
 
     def due(self, message: Message) -> int:
         """From when on by our clock a message that is served here may be delivered; 0: at once."""
-        terms = message.envelope.terms
-        due_us = 0 if terms is None else terms.due(message.timestamp_us)
+        options = message.envelope.options
+        due_us = 0 if options is None else options.due(message.timestamp_us)
         return due_us + self.served_us.get(message.origin.node, 0) if due_us and self.served_us else due_us
 
     def expiry(self, message: Message) -> int:
         """From when on by our clock a message that is served here is too late; 0: never."""
-        terms = message.envelope.terms
-        if terms is None:
+        options = message.envelope.options
+        if options is None:
             return 0
-        late_us = terms.expiry(message.timestamp_us)
+        late_us = options.expiry(message.timestamp_us)
         if late_us and message.origin.node in self.served_us:
             return late_us + self.served_us[message.origin.node]
-        if late_us and self.in_doubt_us and (terms.expires_us or message.timestamp_us < self._began_us):
+        if late_us and self.in_doubt_us and (options.expires_us or message.timestamp_us < self._began_us):
             return late_us + self.in_doubt_us
         return late_us
 
@@ -114,10 +114,10 @@ class PeerClocks:
     def has_expired(self, message: Message, now_us: int) -> bool:
         """Whether a message that its owner has lent us is late by its owner's clock. Not if that was never heard, or
         if another serves it: the lender has looked itself, and would lend again what we return."""
-        terms = message.envelope.terms
-        if terms is None or not terms.is_timed or message.owner != message.origin.node:
+        options = message.envelope.options
+        if options is None or not options.is_timed or message.owner != message.origin.node:
             return False
         apart_us = self.apart_us(message.owner)
         if apart_us is None:
             return False
-        return 0 < terms.expiry(message.timestamp_us) <= now_us - apart_us
+        return 0 < options.expiry(message.timestamp_us) <= now_us - apart_us

@@ -1,10 +1,10 @@
 """What the sender of a queue message asks for it: priority, when it is due, when it expires, how long an ACK may take.
 
-The terms are read from the message's own header block, which travels unchanged to every node and into every store, so
+The options are read from the message's own header block, which travels unchanged to every node and into every store, so
 nothing about a message has to be remembered beside it. Times on the wire are milliseconds (`ack-timeout`: seconds);
 inside they are microseconds of wall clock, as everywhere. A time relative to the message counts from its acceptance.
 
-Two readings of one table: `check_terms` refuses what is wrong when a message is accepted, `terms_of` reads what was
+Two readings of one table: `check_options` refuses what is wrong when a message is accepted, `options_of` reads what was
 accepted, perhaps by a later version, and takes what it does not understand as not said.
 """
 
@@ -45,7 +45,7 @@ class SendOptions:
 
     @property
     def is_timed(self) -> bool:
-        """Whether `due` or `expiry` of a message with these terms is not 0."""
+        """Whether `due` or `expiry` of a message with these options is not 0."""
         return bool(self.ttl_us or self.expires_us or self.delay_us)
 
     def due(self, timestamp_us: int) -> int:
@@ -60,21 +60,21 @@ class SendOptions:
         return relative or self.expires_us
 
 
-def terms_of(headers: bytes) -> SendOptions | None:
-    """The terms in a block of STOMP 1.2 header lines; None when it has none."""
+def options_of(headers: bytes) -> SendOptions | None:
+    """The options in a block of STOMP 1.2 header lines; None when it has none."""
     found = _ASKED.findall(headers)
     if not found:
         return None
-    terms = _read(found, is_strict=False)
-    terms.level = terms.priority
+    options = _read(found, is_strict=False)
+    options.level = options.priority
     if any([name == b"priority" for name, _ in found]):
-        terms.exact = exact_number(headers, terms.priority)
-    if terms.exact:
-        terms.level += EXACT_LEVEL
-    return terms
+        options.exact = exact_number(headers, options.priority)
+    if options.exact:
+        options.level += EXACT_LEVEL
+    return options
 
 
-def check_terms(headers: bytes) -> None:
+def check_options(headers: bytes) -> None:
     """Raises Refused for a value that means nothing, saying what would."""
     found = _ASKED.findall(headers)
     if found:
@@ -83,8 +83,8 @@ def check_terms(headers: bytes) -> None:
 
 def times_of(headers: bytes, timestamp_us: int) -> tuple[int, int]:
     """(due, expiry) in µs of a message accepted at `timestamp_us` with these headers; 0 where it has none."""
-    terms = terms_of(headers)
-    return (0, 0) if terms is None else (terms.due(timestamp_us), terms.expiry(timestamp_us))
+    options = options_of(headers)
+    return (0, 0) if options is None else (options.due(timestamp_us), options.expiry(timestamp_us))
 
 
 def read_seconds(text: str, name: str) -> int:
@@ -99,39 +99,39 @@ def read_seconds(text: str, name: str) -> int:
 
 
 def _read(found: list[tuple[bytes, bytes]], is_strict: bool) -> SendOptions:
-    terms = SendOptions()
+    options = SendOptions()
     seen: set[bytes] = set()
     for name, value in found:
         if name in seen:
             continue  # The first of repeated headers counts (STOMP 1.2, "Repeated Header Entries").
         seen.add(name)
         try:
-            _take(terms, name.decode(), value.decode("utf-8", "replace"))
+            _take(options, name.decode(), value.decode("utf-8", "replace"))
         except Refused:
             if is_strict:
                 raise
-    return terms
+    return options
 
 
-def _take(terms: SendOptions, name: str, text: str) -> None:
+def _take(options: SendOptions, name: str, text: str) -> None:
     if name == "priority":
         if len(text) != 1 or not "0" <= text <= "9":
             raise Refused("bad-priority", f"The header priority is a whole number from 0 to {PRIORITY_MAX}.")
-        terms.priority = int(text)
+        options.priority = int(text)
     elif name in ("JMSXGroupID", "message_group"):
         group = text.encode()
         if len(group) > GROUP_BYTES_MAX:
             raise Refused("bad-header", f"The header {name} has at most {GROUP_BYTES_MAX} bytes.")
-        terms.group = terms.group or group
+        options.group = options.group or group
     elif name == "ack-timeout":
-        terms.ack_timeout_us = read_seconds(text, name)
+        options.ack_timeout_us = read_seconds(text, name)
     else:
         if not (text.isascii() and text.isdigit()) or len(text) > 20 or int(text) > MILLISECONDS_MAX:
             raise Refused("bad-header", f"The header {name} is a whole number of milliseconds; 0 for none.")
         microseconds = int(text) * 1000
         if name == "expires":
-            terms.expires_us = microseconds
+            options.expires_us = microseconds
         elif name in ("expiration", "ttl"):
-            terms.ttl_us = terms.ttl_us or microseconds
+            options.ttl_us = options.ttl_us or microseconds
         else:
-            terms.delay_us = terms.delay_us or microseconds
+            options.delay_us = options.delay_us or microseconds

@@ -127,10 +127,10 @@ class BulkSettlement:
             raise Refused("queue-full", f"{target} has no room for {message.message_id}.")
 
     def _move(self, message: Message, target: str, is_redrive: bool, out: Outcome) -> bool:
-        terms = message.envelope.terms
+        options = message.envelope.options
         clocks = self._queues.shared.clocks
         due_us = expires_us = 0
-        if terms is not None and terms.is_timed:
+        if options is not None and options.is_timed:
             due_us = clocks.due(message)
             expires_us = 0 if is_redrive else clocks.expiry(message)
         dead_letters = self._queues.redelivery.dead_letters

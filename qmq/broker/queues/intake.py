@@ -55,7 +55,7 @@ class Intake:
             or queue.is_bounded
             or queue.rules.is_acceptance_paused
             or queue.rules.check_owner is not None
-            or envelope.terms is not None
+            or envelope.options is not None
             or self._registry.held
             or not self._registry.serves_own
         ):

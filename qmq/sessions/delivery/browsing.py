@@ -180,8 +180,8 @@ class Browsing:
 
 def _order(message: Message) -> int:
     """Where the level of a message stands in the order of delivery."""
-    terms = message.envelope.terms
-    return -delivery_order(PRIORITY_DEFAULT if terms is None else terms.level)
+    options = message.envelope.options
+    return -delivery_order(PRIORITY_DEFAULT if options is None else options.level)
 
 
 def _parts(messages: list[Message]) -> Iterator[list[Message]]:

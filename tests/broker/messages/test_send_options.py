@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from qmq.broker.messages.send_options import (
     MILLISECONDS_MAX,
     PRIORITY_DEFAULT,
-    check_terms,
+    check_options,
+    options_of,
     read_seconds,
-    terms_of,
     times_of,
 )
 from qmq.errors import Refused
@@ -19,7 +19,7 @@ MILLISECOND_HEADERS = ("expires", "expiration", "ttl", "delay", "AMQ_SCHEDULED_D
 
 def refusal(headers: bytes) -> Refused:
     with pytest.raises(Refused) as refused:
-        check_terms(headers)
+        check_options(headers)
     return refused.value
 
 
@@ -52,7 +52,7 @@ def test_ack_timeout_that_is_no_number_of_seconds_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["JMSXGroupID", "message_group"])
 def test_group_name_that_is_too_long_is_refused(name: str) -> None:
-    check_terms(f"{name}:{'g' * 255}\n".encode())
+    check_options(f"{name}:{'g' * 255}\n".encode())
 
     refused = refusal(f"{name}:{'g' * 256}\n".encode())
 
@@ -68,12 +68,12 @@ def test_value_that_is_not_utf_8_is_refused_like_any_other() -> None:
 @pytest.mark.parametrize("digit", range(10))
 def test_every_priority_from_0_to_9_is_read(digit: int) -> None:
     headers = b"priority:%d\n" % digit
-    check_terms(headers)
-    terms = terms_of(headers)
+    check_options(headers)
+    options = options_of(headers)
 
-    assert terms is not None
-    assert terms.priority == digit
-    assert not terms.is_timed
+    assert options is not None
+    assert options.priority == digit
+    assert not options.is_timed
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_every_priority_from_0_to_9_is_read(digit: int) -> None:
     + [("0.0015009", 1500), (" 2 ", 2_000_000), ("3162240000", 3_162_240_000_000_000)],
 )
 def test_ack_timeout_is_in_seconds_with_a_fraction(text: str, microseconds: int) -> None:
-    terms = terms_of(f"ack-timeout:{text}\n".encode())
+    options = options_of(f"ack-timeout:{text}\n".encode())
 
-    assert terms is not None
-    assert terms.ack_timeout_us == microseconds == read_seconds(text, "ack-timeout")
+    assert options is not None
+    assert options.ack_timeout_us == microseconds == read_seconds(text, "ack-timeout")
 
 
 def test_expires_is_a_time_and_ttl_is_counted_from_the_acceptance() -> None:
@@ -111,38 +111,38 @@ def test_delay_is_counted_from_the_acceptance_and_does_not_prolong_a_ttl(name: s
 @pytest.mark.parametrize("name", MILLISECOND_HEADERS)
 def test_zero_asks_for_nothing(name: str) -> None:
     headers = f"{name}:0\n".encode()
-    check_terms(headers)
-    terms = terms_of(headers)
+    check_options(headers)
+    options = options_of(headers)
 
     assert times_of(headers, NOW_US) == (0, 0)
-    assert terms is not None
-    assert not terms.is_timed
+    assert options is not None
+    assert not options.is_timed
 
 
 def test_of_two_names_for_the_same_thing_the_first_that_says_something_counts() -> None:
     assert times_of(b"ttl:1000\nexpiration:2000\n", NOW_US) == (0, NOW_US + SECOND_US)
     assert times_of(b"ttl:0\nexpiration:2000\n", NOW_US) == (0, NOW_US + 2 * SECOND_US)
     assert times_of(b"AMQ_SCHEDULED_DELAY:1000\ndelay:2000\n", NOW_US) == (NOW_US + SECOND_US, 0)
-    terms = terms_of(b"message_group:one\nJMSXGroupID:two\n")
-    assert terms is not None
-    assert terms.group == b"one"
+    options = options_of(b"message_group:one\nJMSXGroupID:two\n")
+    assert options is not None
+    assert options.group == b"one"
 
 
 def test_first_of_repeated_headers_counts_also_when_it_is_wrong() -> None:
-    terms = terms_of(b"priority:9\npriority:1\nttl:1000\nttl:x\n")
-    assert terms is not None
-    assert (terms.priority, terms.ttl_us) == (9, SECOND_US)
-    check_terms(b"priority:9\npriority:x\n")
+    options = options_of(b"priority:9\npriority:1\nttl:1000\nttl:x\n")
+    assert options is not None
+    assert (options.priority, options.ttl_us) == (9, SECOND_US)
+    check_options(b"priority:9\npriority:x\n")
 
     assert refusal(b"priority:x\npriority:9\n").code == "bad-priority"
 
 
 def test_what_was_accepted_and_is_not_understood_counts_as_not_said() -> None:
-    terms = terms_of(b"priority:urgent\nttl:1h\ndelay:5000\nack-timeout:never\nJMSXGroupID:" + b"g" * 300 + b"\n")
+    options = options_of(b"priority:urgent\nttl:1h\ndelay:5000\nack-timeout:never\nJMSXGroupID:" + b"g" * 300 + b"\n")
 
-    assert terms is not None
-    assert terms.priority == PRIORITY_DEFAULT
-    assert (terms.ttl_us, terms.delay_us, terms.ack_timeout_us, terms.group) == (0, 5 * SECOND_US, 0, b"")
+    assert options is not None
+    assert options.priority == PRIORITY_DEFAULT
+    assert (options.ttl_us, options.delay_us, options.ack_timeout_us, options.group) == (0, 5 * SECOND_US, 0, b"")
 
 
 @pytest.mark.parametrize(
@@ -150,23 +150,23 @@ def test_what_was_accepted_and_is_not_understood_counts_as_not_said() -> None:
     [b"", b"colour:red\n", b"x-priority:9\n", b"Priority:9\n", b"priority-x:9\n", b"note:ttl:5\n", b"a:priority:9\n"],
 )
 def test_headers_that_only_look_alike_are_no_terms(headers: bytes) -> None:
-    check_terms(headers)
+    check_options(headers)
 
-    assert terms_of(headers) is None
+    assert options_of(headers) is None
     assert times_of(headers, NOW_US) == (0, 0)
 
 
 @given(st.binary(max_size=200).map(lambda noise: noise.replace(b"\n", b"")), st.sampled_from(MILLISECOND_HEADERS))
 def test_no_value_breaks_either_reading(noise: bytes, name: str) -> None:
     headers = b"%b:%b\npriority:%b\nack-timeout:%b\n" % (name.encode(), noise, noise, noise)
-    terms = terms_of(headers)
-    assert terms is not None
-    assert 0 <= terms.priority <= 9
-    assert 0 <= terms.expiry(NOW_US) <= NOW_US + MILLISECONDS_MAX * 1000
-    assert 0 <= terms.due(NOW_US) <= NOW_US + MILLISECONDS_MAX * 1000
+    options = options_of(headers)
+    assert options is not None
+    assert 0 <= options.priority <= 9
+    assert 0 <= options.expiry(NOW_US) <= NOW_US + MILLISECONDS_MAX * 1000
+    assert 0 <= options.due(NOW_US) <= NOW_US + MILLISECONDS_MAX * 1000
 
     try:
-        check_terms(headers)
+        check_options(headers)
     except Refused as refused:
         assert refused.code in ("bad-header", "bad-priority")
 
@@ -176,8 +176,8 @@ def test_time_that_no_store_could_hold_is_refused_and_read_as_not_said(digits: s
     headers = f"delay:{digits}\nexpires:{digits}\n".encode()
 
     with pytest.raises(Refused, match="milliseconds"):
-        check_terms(headers)
-    terms = terms_of(headers)
+        check_options(headers)
+    options = options_of(headers)
 
-    assert terms is not None
-    assert (terms.due(NOW_US), terms.expiry(NOW_US)) == (0, 0)
+    assert options is not None
+    assert (options.due(NOW_US), options.expiry(NOW_US)) == (0, 0)

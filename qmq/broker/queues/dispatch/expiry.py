@@ -47,13 +47,13 @@ def _is_new(message: Message) -> bool:
 
 def mature(queue: Queue, message: Message) -> None:
     """A message that was never in line is due: it goes to the end of what is in memory."""
-    terms = message.envelope.terms
+    options = message.envelope.options
     queue.placed += 1
     message.place = queue.placed
-    queue.level(PRIORITY_DEFAULT if terms is None else terms.level).append_due(message)
-    if terms is not None:
-        if terms.exact and queue.selective is not None:
-            queue.selective.back_in_line(message, terms.level)
+    queue.level(PRIORITY_DEFAULT if options is None else options.level).append_due(message)
+    if options is not None:
+        if options.exact and queue.selective is not None:
+            queue.selective.back_in_line(message, options.level)
         queue.will_expire(queue.shared.clocks.expiry(message))
 
 
@@ -65,8 +65,8 @@ def _expire(queue: Queue, out: Outcome) -> None:
         return
     next_us = count = 0
     for message in queue.waiting():
-        terms = message.envelope.terms
-        if terms is None or not terms.is_timed or message.settled:
+        options = message.envelope.options
+        if options is None or not options.is_timed or message.settled:
             continue
         expires_us = queue.shared.clocks.expiry(message)
         if queue.rules.keeps_dropped and 0 < expires_us:

@@ -51,7 +51,7 @@ class IsolatedMode:
 
     def may_take(self, queue: Queue, message: Message) -> bool:
         """Whether `message` can be nowhere else, and any consumer may have it."""
-        if self.after is None or queue.selective is not None or message.envelope.terms is not None:
+        if self.after is None or queue.selective is not None or message.envelope.options is not None:
             return False
         return message.sequence < 0 or (message.origin == self._origin and message.sequence > self.after)
 

@@ -48,25 +48,25 @@ class Queue(QueueState):
             self.shared.memory_bytes += len(message.body) + MESSAGE_BYTES
         self.placed += 1
         message.place = self.placed
-        terms = message.envelope.terms
-        if terms is None:
+        options = message.envelope.options
+        if options is None:
             plain = self.plain or self.level(PRIORITY_DEFAULT)
             if plain.behind:
                 plain.append(message)
             else:
                 plain.ready.append(message)
             return
-        if terms.group:
+        if options.group:
             self.pick().note_group()
-        if terms.is_timed:
+        if options.is_timed:
             due_us = self.shared.clocks.due(message)
             if due_us > now_us:
                 self.delay(message, due_us)
                 return
             self.will_expire(self.shared.clocks.expiry(message))
-        self.level(terms.level).append(message)
-        if terms.exact and self.selective is not None:
-            self.selective.back_in_line(message, terms.level)
+        self.level(options.level).append(message)
+        if options.exact and self.selective is not None:
+            self.selective.back_in_line(message, options.level)
 
     def push_run(self, messages: list[Message]) -> None:
         """As `push`, for messages that ask for nothing, all durable or none."""
@@ -107,10 +107,10 @@ class Queue(QueueState):
     def push_back(self, messages: list[Message]) -> None:
         """Put unsettled messages back at the head, in the order in which they once came in."""
         for message in reversed(messages):
-            terms = message.envelope.terms
-            priority = PRIORITY_DEFAULT if terms is None else terms.level
+            options = message.envelope.options
+            priority = PRIORITY_DEFAULT if options is None else options.level
             self.level(priority).push_back(message)
-            if terms is not None and terms.is_timed:
+            if options is not None and options.is_timed:
                 self.will_expire(self.shared.clocks.expiry(message))
             if self.selective is not None:
                 self.selective.back_in_line(message, priority)
@@ -224,8 +224,8 @@ class Queue(QueueState):
             if message.settled:
                 ready.popleft()
                 continue
-            terms = message.envelope.terms
-            if terms is not None and terms.is_timed and 0 < self.shared.clocks.expiry(message) <= out.now_us:
+            options = message.envelope.options
+            if options is not None and options.is_timed and 0 < self.shared.clocks.expiry(message) <= out.now_us:
                 ready.popleft()
                 self.shared.expire(message, out)
                 continue
@@ -248,7 +248,7 @@ class Queue(QueueState):
         while ready and len(run) < room:
             message = ready[0]
             if not message.settled:
-                if message.envelope.terms is not None:
+                if message.envelope.options is not None:
                     break
                 tag += 1
                 delivery = Delivery(tag, subscription, message)

@@ -149,12 +149,12 @@ class Borrowing:
         if dot in self._queues.owned.settled_here.get(owner, {}):
             out.peer_settled_after.setdefault(owner, []).append(dot)
             return
-        terms = message.envelope.terms
-        if terms is not None and terms.is_timed and self._queues.shared.clocks.has_expired(message, out.now_us):
+        options = message.envelope.options
+        if options is not None and options.is_timed and self._queues.shared.clocks.has_expired(message, out.now_us):
             out.peer_returns.setdefault(owner, []).append(Return(message, Back.UNSEEN, None))
             return
         queue = self._queues.get(destination)
-        is_grouped = terms is not None and bool(terms.group)
+        is_grouped = options is not None and bool(options.group)
         if queue.selective is None and not is_grouped and not message.lent_as:
             is_taken = queue.hand_out(message, out)
         else:

@@ -74,10 +74,10 @@ def _take_loaded(queue: Queue, message: Message) -> None:
     queue.held_bytes += len(message.body)
     queue.stored = max(0, queue.stored - 1)
     queue.stored_bytes = max(0, queue.stored_bytes - len(message.body))
-    terms = message.envelope.terms
-    if terms is not None and terms.is_timed:
+    options = message.envelope.options
+    if options is not None and options.is_timed:
         queue.will_expire(queue.shared.clocks.expiry(message))
-    if terms is not None and terms.group:
+    if options is not None and options.group:
         queue.pick().note_group()
 
 

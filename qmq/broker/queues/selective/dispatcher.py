@@ -221,9 +221,9 @@ class SelectiveDispatcher:
         if message is None:
             order.restart(priority)
             return
-        terms = message.envelope.terms
-        if terms is not None and terms.group:
-            order.forget(terms.group, [level.priority for level in self.queue.levels])
+        options = message.envelope.options
+        if options is not None and options.group:
+            order.forget(options.group, [level.priority for level in self.queue.levels])
         order.restart_from(priority, message.place)
 
     # Messages go out
@@ -343,8 +343,8 @@ class SelectiveDispatcher:
         """Whether a message is settled, or has expired just now: it is out of line then."""
         if message.settled:
             return True
-        terms = message.envelope.terms
-        if terms is None or not terms.is_timed or not 0 < self.queue.shared.clocks.expiry(message) <= out.now_us:
+        options = message.envelope.options
+        if options is None or not options.is_timed or not 0 < self.queue.shared.clocks.expiry(message) <= out.now_us:
             return False
         self.queue.shared.expire(message, out)
         if not message.settled:
@@ -370,9 +370,9 @@ class SelectiveDispatcher:
 
     def _taker_of(self, message: Message, level: PriorityLevel) -> Subscription | Borrower | None:
         envelope = message.envelope
-        terms = envelope.terms
-        if terms is not None and terms.group and self.consumers.active is None:
-            return self.groups.taker_of(terms.group, message, level.priority, self._subscriptions, self._peers)
+        options = envelope.options
+        if options is not None and options.group and self.consumers.active is None:
+            return self.groups.taker_of(options.group, message, level.priority, self._subscriptions, self._peers)
         if self.is_ranked:
             for taker in sorted(self._in_line(), key=lambda taker: -taker.priority):
                 if taker.selector is None or selects(taker.selector, envelope):

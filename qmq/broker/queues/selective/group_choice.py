@@ -80,9 +80,9 @@ class GroupChoice:
 
     def out_of_line(self, message: Message) -> None:
         """A message that may have waited does not wait any more: its group goes on without it."""
-        terms = message.envelope.terms
-        if terms is not None and terms.group and self.order.leaves(terms.group, terms.level, message.place):
-            self.aim(terms.group)
+        options = message.envelope.options
+        if options is not None and options.group and self.order.leaves(options.group, options.level, message.place):
+            self.aim(options.group)
             self._queue.shared.dirty_queues[self._queue.name] = None
 
     def holder_of(self, group: bytes, message: Message) -> Subscription | Borrower | None:

@@ -152,5 +152,5 @@ class Outstanding:
 
 def group_of(message: Message) -> bytes:
     """b"" for a message of no group."""
-    terms = message.envelope.terms
-    return b"" if terms is None else terms.group
+    options = message.envelope.options
+    return b"" if options is None else options.group

@@ -61,8 +61,8 @@ class QueueContext:
 
 def is_ordered(message: Message) -> bool:
     """Whether a message that is lent to us must not be overtaken: it has a group, or an exclusive consumer."""
-    terms = message.envelope.terms
-    if terms is not None and terms.group:
+    options = message.envelope.options
+    if options is not None and options.group:
         return True
     return not (message.lent_as == "" or message.lent_as.endswith("\0" + "0"))
 

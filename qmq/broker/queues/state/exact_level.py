@@ -169,5 +169,5 @@ def _place(message: Message, place: int) -> None:
 
 def exact_of(message: Message) -> int:
     """The exact number of a message; 0: it has none."""
-    terms = message.envelope.terms
-    return 0 if terms is None else terms.exact
+    options = message.envelope.options
+    return 0 if options is None else options.exact

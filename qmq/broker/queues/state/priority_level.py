@@ -196,5 +196,5 @@ def is_spare(message: Message, covered: Vector, is_cold: bool) -> bool:
         return False
     if message.sequence > covered.get(message.origin, 0):
         return False
-    terms = message.envelope.terms
-    return is_cold or terms is None or not terms.delay_us
+    options = message.envelope.options
+    return is_cold or options is None or not options.delay_us

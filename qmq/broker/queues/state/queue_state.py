@@ -272,9 +272,9 @@ class QueueState(ListedQueue):
         subscription.in_flight[tag] = delivery
         shared.deliveries[tag] = delivery
         self.free -= 1
-        terms = message.envelope.terms
-        if subscription.ack_timeout_us or terms is not None:
-            timeout_us = terms.ack_timeout_us if terms is not None else 0
+        options = message.envelope.options
+        if subscription.ack_timeout_us or options is not None:
+            timeout_us = options.ack_timeout_us if options is not None else 0
             timeout_us = timeout_us or subscription.ack_timeout_us
             if timeout_us and subscription.ack is not Ack.AUTO:
                 delivery.timeout_us = timeout_us

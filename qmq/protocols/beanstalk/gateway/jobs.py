@@ -138,10 +138,10 @@ def queue_priority(priority: int) -> int:
 
 def job_priority(message: Message) -> int:
     """The one that it is delivered by: the first one of its queue priority, if it has no exact number of that."""
-    terms = message.envelope.terms
-    if terms is None:
+    options = message.envelope.options
+    if options is None:
         return exact_first(PRIORITY_DEFAULT)
-    return terms.exact or exact_first(terms.priority)
+    return options.exact or exact_first(options.priority)
 
 
 def is_urgent(level: int) -> bool:
@@ -151,10 +151,10 @@ def is_urgent(level: int) -> bool:
 
 def urgency_of(message: Message) -> tuple[int, int, int]:
     """The order of ready messages of several queues or nodes."""
-    terms = message.envelope.terms
-    if terms is None:
+    options = message.envelope.options
+    if options is None:
         return -delivery_order(PRIORITY_DEFAULT), 0, message.timestamp_us
-    return -delivery_order(terms.level), terms.exact, message.timestamp_us
+    return -delivery_order(options.level), options.exact, message.timestamp_us
 
 
 # Tubes
@@ -215,8 +215,8 @@ def next_head(
         COUNTS: " ".join([str(count) for count in counts]),
         PUT_AT: str(put_at_us(message)),
     }
-    terms = message.envelope.terms
-    expires_us = 0 if terms is None else terms.expiry(message.timestamp_us)
+    options = message.envelope.options
+    expires_us = 0 if options is None else options.expiry(message.timestamp_us)
     if expires_us:
         headers["expires"] = str((expires_us + ahead_us) // 1000)
     if DELAY in sent and not delay_seconds:
@@ -241,8 +241,8 @@ def put_at_us(message: Message) -> int:
 
 def ttr_us(message: Message, default_us: int = 0) -> int:
     """The time to run."""
-    terms = message.envelope.terms
-    own = 0 if terms is None else terms.ack_timeout_us
+    options = message.envelope.options
+    own = 0 if options is None else options.ack_timeout_us
     return own or default_us or TTR_SECONDS_DEFAULT * 1_000_000
 
 
@@ -259,5 +259,5 @@ def delay_seconds_of(message: Message) -> int:
     text = properties_of(message.envelope).get(DELAY, "")
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return int(text)
-    terms = message.envelope.terms
-    return 0 if terms is None else terms.delay_us // 1_000_000
+    options = message.envelope.options
+    return 0 if options is None else options.delay_us // 1_000_000

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from qmq.broker.messages.send_options import check_terms
+from qmq.broker.messages.send_options import check_options
 from qmq.errors import Refused
 from qmq.gateways.copies import ROUTING_KEYS
 from qmq.gateways.headers import OWN_HEADERS, retain, truth
@@ -297,7 +297,7 @@ def _check_options(options: Headers) -> None:
     """Refuse a value that has no meaning, also where the destination has no use for the option. Raises Refused."""
     # As lines of headers, in which only what is refused later may be another character.
     lines = [f"{name}:{value}".replace("\n", " ") for name, value in options.items()]
-    check_terms("\n".join(lines).encode(errors="replace"))
+    check_options("\n".join(lines).encode(errors="replace"))
     retain(options, False)
     for name in FLAGS:
         truth(options, name, False)

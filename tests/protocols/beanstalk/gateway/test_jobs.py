@@ -138,7 +138,7 @@ def test_an_exact_priority_counts_beside_the_priority_that_it_belongs_to(
 
     one = Message(envelope, b"", Origin("a", 1), 1, PUT_US)
 
-    assert (0 if envelope.terms is None else envelope.terms.exact) == exact
+    assert (0 if envelope.options is None else envelope.options.exact) == exact
     assert job_priority(one) == shown
 
 
@@ -175,8 +175,8 @@ def test_the_next_message_of_a_job_has_its_id_its_age_and_what_its_sender_said()
         assert (counts_of(one.envelope), delay_seconds_of(one)) == (counts, delay)
         assert b"kind:letter\n" in one.envelope.headers and b"content-type:text/plain\n" in one.envelope.headers
         assert b"dedup-id" not in one.envelope.headers
-    assert second.envelope.terms is not None and second.envelope.terms.delay_us == 0
-    assert third.envelope.terms is not None and third.envelope.terms.delay_us == 3_000_000
+    assert second.envelope.options is not None and second.envelope.options.delay_us == 0
+    assert third.envelope.options is not None and third.envelope.options.delay_us == 3_000_000
 
 
 def test_a_job_expires_when_it_would_have_expired() -> None:
@@ -186,8 +186,8 @@ def test_a_job_expires_when_it_would_have_expired() -> None:
     second = message(next_head(first, queue_of("t"), 1, 0, JobCounts()), at_us=2 * PUT_US)
 
     for one in (first, second):
-        assert one.envelope.terms is not None
-        assert one.envelope.terms.expiry(one.timestamp_us) == PUT_US + 60_000_000
+        assert one.envelope.options is not None
+        assert one.envelope.options.expiry(one.timestamp_us) == PUT_US + 60_000_000
     # As above, by a clock that is ahead.
     assert next_head(first, queue_of("t"), 1, 0, JobCounts(), 3_000_000).headers["expires"] == "68000"
 
