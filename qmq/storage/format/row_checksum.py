@@ -1,7 +1,7 @@
 """The checksum of a row of the queue store: one rule for every database.
 
 CRC-32 as in the journal, over everything that is delivered or decided from: origin, sequence, queue, level, times,
-flags, exact number if there is one, headers, body. What rows of one lane share is computed once for the lane
+flags, exact number if there is one, headers, body. What rows of one partition share is computed once for the partition
 (`partition_checksum`), and stands in the partition's own row as well.
 
 Surprising: deliveries that have failed are counted by the database, which cannot compute a CRC. So the upper half of a
@@ -25,13 +25,13 @@ _EXACT: Final = Struct(">Q").pack
 
 
 def partition_checksum(queue: str, rank: int, delayed: bool, origin: Origin) -> int:
-    """Of what all rows of a lane share; never 0."""
+    """Of what all rows of a partition share; never 0."""
     node = origin.node.encode()
     return crc32(node + queue.encode(), crc32(_PARTITION(origin.incarnation, rank, delayed, len(node)))) or 1
 
 
 def checksum_of(partition: int, row: QueueRow) -> int:
-    """Of a row of the lane whose own checksum is `partition`."""
+    """Of a row of the partition whose own checksum is `partition`."""
     (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts, exact = row
     # The length of the headers, for else a byte could change sides between them and the body.
     numbers = _NUMBERS(sequence, timestamp_us, flags, due_us, expires_us, len(headers))

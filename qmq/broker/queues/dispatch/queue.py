@@ -209,7 +209,7 @@ class Queue(QueueState):
         return not ready or ready[0].place > self.due_place
 
     def _is_low(self, ready: int) -> bool:
-        """Whether a lane with so many ready is to be filled up."""
+        """Whether a level with so many ready is to be filled up."""
         return ready < LOW_WATER and ready * self.held_bytes < LOW_WATER_BYTES * self.held
 
     def _empty(self, level: PriorityLevel, out: Outcome) -> bool:

@@ -13,13 +13,13 @@ from qmq.broker.queues.state.priority_level import PriorityLevel, is_spare
 from qmq.model.dots import Dot, Vector
 
 WINDOW = 1000
-"""Messages of one lane that stay in memory when memory is short and the queue has consumers."""
+"""Messages of one level that stay in memory when memory is short and the queue has consumers."""
 WINDOW_BYTES = 4 << 20
 """The same for large ones, by the mean size of the queue's messages."""
 
 
 def next_behind(queue: Queue) -> PriorityLevel | None:
-    """The lane to be loaded next."""
+    """The level to be loaded next."""
     for level in reversed(queue.levels) if queue.loads_lowest_first else queue.levels:
         if level.behind:
             return level
@@ -82,7 +82,7 @@ def _take_loaded(queue: Queue, message: Message) -> None:
 
 
 def close_gap(queue: Queue, level: PriorityLevel) -> None:
-    """The store has no more of this lane: what was accepted since follows what is ready."""
+    """The store has no more of this level: what was accepted since follows what is ready."""
     queue.placed = level.number_fresh(queue.placed)
     level.close_gap()
     if level.priority < 0 and queue.selective is not None:
@@ -146,7 +146,7 @@ def evict(queue: Queue, covered: Vector) -> list[Message]:
 
 
 def _window(queue: Queue) -> int:
-    """How many of a lane stay. Consumers that choose look through many for theirs, and would read all of them again."""
+    """How many of a level stay. Consumers that choose look through many for theirs, and would read all of them again."""
     if queue.selective is not None:
         return WINDOW
     return fitting(WINDOW, WINDOW_BYTES, queue.held, queue.held_bytes)

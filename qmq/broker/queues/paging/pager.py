@@ -54,7 +54,7 @@ class Load(NamedTuple):
 
 
 class LoadedPage(NamedTuple):
-    """The answer. `messages` (of the store, in order) are fewer than the limit when that was all of the lane."""
+    """The answer. `messages` (of the store, in order) are fewer than the limit when that was all of the level."""
 
     counted: tuple[int, int, tuple[int, ...], int] | None
     """Messages, body bytes, priorities (high first), next due time; None when it was not asked."""

@@ -22,7 +22,7 @@ EVICT_FROM: Final = 1000
 """A priority level with more in the store evicts what no consumer wants when it has more than this in memory."""
 
 KEPT_MAX: Final = 10_000
-"""Messages of one lane that wait in memory for consumers without room, while others look for theirs behind them."""
+"""Messages of one level that wait in memory for consumers without room, while others look for theirs behind them."""
 
 LET_GO_BYTES: Final = 8 << 20
 """Of bodies and headers, likewise."""

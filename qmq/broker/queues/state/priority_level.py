@@ -1,11 +1,11 @@
 """The messages of one level of one queue (`qmq.model.levels`), of which memory holds only the first.
 
     ready ─────────▶ the next to be delivered, in order
-    (queue store) ─▶ those after them, when the lane is `behind`: loaded page by page from `after` on
+    (queue store) ─▶ those after them, when the level is `behind`: loaded page by page from `after` on
     fresh ─────────▶ accepted since, and not in the store before the next checkpoint
 
-While a lane is behind, what is accepted waits in `fresh`; when the store has been read to its end, `fresh` follows
-`ready` and the lane is whole again. A checkpoint may take messages out of memory at either end of the gap, because
+While a level is behind, what is accepted waits in `fresh`; when the store has been read to its end, `fresh` follows
+`ready` and the level is whole again. A checkpoint may take messages out of memory at either end of the gap, because
 from then on the store has them. A message is loaded once: rows that are in memory, or settled since the last
 checkpoint, are known by their dots and passed over.
 """
@@ -78,7 +78,7 @@ class PriorityLevel:
     def let_go(self, messages: list[Message]) -> None:
         """These leave memory: the store must be read from before all of them.
 
-        It has an order among origins that need not be the lane's, so with several of them it is read from its
+        It has an order among origins that need not be the level's, so with several of them it is read from its
         beginning; what is in memory is passed over.
         """
         origin = messages[0].origin

@@ -77,11 +77,11 @@ class QueueState(ListedQueue):
         self.listed_at = 0
         """The index of this queue in `QueueRegistry.listed`."""
         self.plain: PriorityLevel | None = None
-        """The lane of the default priority."""
+        """The level of the default priority."""
         self.placed = 0
         self.held_bytes = 0
         self.is_counted = not shared.owned.has_stored
-        """Whether it is known what the store holds of this queue. Until then every lane counts as behind."""
+        """Whether it is known what the store holds of this queue. Until then every level counts as behind."""
         self.is_loading = False
         self.loads_lowest_first = False
         """Room is needed: the next page is of the lowest priority, whose oldest messages go first."""
