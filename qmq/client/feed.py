@@ -124,7 +124,7 @@ class Feed:
     buffered_bytes: int = 0
     handed: Progress = field(init=False)
     """Fanouts: what has been handed out."""
-    is_fresh: bool = field(init=False)
+    is_at_start: bool = field(init=False)
     """Fanouts: whether nothing has come yet of a start at the first kept message."""
     ids: dict[str, str] = field(default_factory=dict)
     """Fanouts: dedup ids of the messages that came last, with their senders, oldest first; and which origin's came
@@ -139,7 +139,7 @@ class Feed:
         self.kind = FeedKind.QUEUE if self.durable else kind_of(self.destination)
         self.headers = dict(self.headers)
         self.handed = self.seen.copy()
-        self.is_fresh = self.start == "first"
+        self.is_at_start = self.start == "first"
 
     @property
     def is_full(self) -> bool:
@@ -158,7 +158,7 @@ class Feed:
         """
         gap = headers.get(GAP_HEADER)
         if gap is None:
-            self.is_fresh = False
+            self.is_at_start = False
             message_id = headers.get("message-id", "")
             if not self.seen.advance(message_id):
                 return False
@@ -169,9 +169,9 @@ class Feed:
             return False
         missing = parse_gap(gap)
         is_news = self.seen.pass_over(missing)
-        if self.is_fresh:
+        if self.is_at_start:
             self.handed.pass_over(missing)
-        return is_news and not self.is_fresh
+        return is_news and not self.is_at_start
 
     def _catch_up(self) -> None:
         """A position has the copies that were passed over, too, once all that came before them is handed out: a client

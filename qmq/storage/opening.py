@@ -51,7 +51,7 @@ class Recovered:
     """What recovery found. All of it is durable."""
 
     identity: DirectoryIdentity
-    fresh: bool
+    is_new: bool
     """The directory was empty: this node does not know what it may have promised before."""
     vector: Vector
     messages: list[tuple[Dot, Record]]
@@ -99,7 +99,7 @@ class Opened(NamedTuple):
 def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, settings: StoreSettings, uuid: str) -> Opened:
     """Recover everything on `disk`. Arguments and errors are those of `Store`."""
     identity = catalog.identity()
-    fresh = identity is None
+    is_new = identity is None
     if identity is None:
         identity = DirectoryIdentity(node, uuid or new_uuid(), FORMAT_VERSION)
         # Before the identity: a directory with an identity and without this fact has not lost what it promised.
@@ -149,7 +149,7 @@ def recover(disk: Disk, catalog: Catalog, queues: QueueStore, node: str, setting
     messages, attempts = _unsettled(left, node) if left is not None else ([], {})
     recovered = Recovered(
         identity=identity,
-        fresh=fresh,
+        is_new=is_new,
         vector=journal.vector(),
         messages=messages,
         settled=left.deletes if left is not None else {},

@@ -46,18 +46,18 @@ def test_a_run_begins_durably_also_when_appends_are_not_synced() -> None:
 def test_a_fresh_directory_is_distinguished_from_a_known_one_and_a_wiped_one() -> None:
     disk = MemoryDisk()
     store = open_small(disk)
-    assert store.recovered.fresh
+    assert store.recovered.is_new
     first = store.recovered.identity.uuid
     store.close()
 
     store = open_small(disk)
-    assert not store.recovered.fresh
+    assert not store.recovered.is_new
     assert store.recovered.identity.uuid == first
     store.close()
 
     disk.wipe()
     store = open_small(disk)
-    assert store.recovered.fresh
+    assert store.recovered.is_new
     assert store.recovered.identity.uuid != first
 
 

@@ -154,7 +154,7 @@ def first_us(queue: Queue) -> int:
     """When the first message that waits in memory was accepted: of each priority the first; about. 0: none waits."""
     first = 0
     for level in queue.levels:
-        for line in (level.ready, level.fresh or ()):
+        for line in (level.ready, level.tail or ()):
             for message in islice(line, 1):
                 if not first or message.timestamp_us < first:
                     first = message.timestamp_us

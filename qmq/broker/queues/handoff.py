@@ -266,7 +266,7 @@ def _forget_messages(queue: Queue, owner: str, waited: Iterable[Message]) -> Non
     def stays(message: Message) -> bool:
         return message.origin.node != owner or message.sequence < 0 or message.settled
 
-    removed = [message for level in queue.levels for message in (*level.ready, *(level.fresh or ()))]
+    removed = [message for level in queue.levels for message in (*level.ready, *(level.tail or ()))]
     removed += [entry[2] for entry in queue.delayed or ()]
     removed += waited
     out = [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]

@@ -194,17 +194,17 @@ class Elections:
         may: dict[str, bool | None] = {}
         effects: list[ElectionEffect] = []
         # Every voter that the lender's lease relied on when it lent votes for no other for at least that long.
-        is_fresh = now - echo_us / 1e6 <= self.rules.after * (1 - LEASE)
+        is_recent = now - echo_us / 1e6 <= self.rules.after * (1 - LEASE)
         for owner in owners:
             known, named = self.rules.term_of(owner), Term(terms.get(owner, 0), peer)
             is_stale = named.number < known.number or (named.number == known.number and known.server != peer)
-            may[owner] = None if is_stale else is_fresh
+            may[owner] = None if is_stale else is_recent
             if not is_stale and self.rules.learn(owner, named):
                 effects.append(SchedulePoll())
         if not all(map(self._is_obeyed, owners)):
             # Messages lent in a new term come after the report of those held from before.
             effects += self.obey_terms()
-        if not is_fresh:
+        if not is_recent:
             effects.append(SendHeartbeat(peer, self.rules.beat(now)))
         return may, effects
 

@@ -84,16 +84,16 @@ class RetainedValues(RetainedTable):
 
     def _has_room(self, sends: list[tuple[Envelope, int]]) -> bool:
         topics, size = self.topics, self.bytes
-        fresh: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for envelope, body_bytes in sends:
             name = envelope.destination
-            before = fresh.get(name)
+            before = sizes.get(name)
             if before is None:
                 before = self._size_of(name)
                 if not before:
                     topics += 1
-            fresh[name] = _size(envelope, body_bytes)
-            size += fresh[name] - before
+            sizes[name] = _size(envelope, body_bytes)
+            size += sizes[name] - before
         # A bound may have become less: what does not add to that is accepted.
         return topics <= max(self.topics_max, self.topics) and size <= max(self.bytes_max, self.bytes)
 

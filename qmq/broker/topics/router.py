@@ -105,7 +105,7 @@ class TopicRouter:
 
     def accept_all(self, messages: list[Message], out: Outcome) -> None:
         """Topic messages of one other node, in its order; what came before or is late is dropped."""
-        for message in self.sequence_filter.fresh(messages):
+        for message in self.sequence_filter.unseen(messages):
             self.accept(message, out)
 
     def accept(self, message: Message, out: Outcome) -> None:

@@ -19,7 +19,7 @@ class SequenceFilter:
         self.late = 0
         self._last: dict[Origin, int] = {}
 
-    def fresh(self, messages: list[Message]) -> list[Message]:
+    def unseen(self, messages: list[Message]) -> list[Message]:
         """Those of one frame that may be delivered now, all of one origin and in its order. They count as delivered."""
         first, last = messages[0], messages[-1]
         highest = self._last.get(first.origin)
@@ -31,9 +31,9 @@ class SequenceFilter:
         if highest > first.sequence >= last.sequence and first.origin == last.origin:
             self._last[first.origin] = last.sequence
             return messages
-        return [message for message in messages if self._is_fresh(message)]
+        return [message for message in messages if self._is_unseen(message)]
 
-    def _is_fresh(self, message: Message) -> bool:
+    def _is_unseen(self, message: Message) -> bool:
         if message.sequence < self._last.get(message.origin, 0):
             self._last[message.origin] = message.sequence
             return True

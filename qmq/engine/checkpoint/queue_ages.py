@@ -80,7 +80,7 @@ async def oldest_ages_us(
 def _first_waiting(queue: Queue) -> Iterable[Message]:
     """The first message that waits in each part of the queue and is not settled."""
     for level in queue.levels:
-        for line in (level.ready, level.fresh or ()):
+        for line in (level.ready, level.tail or ()):
             waiting = next((message for message in line if not message.settled), None)
             if waiting is not None:
                 yield waiting

@@ -229,7 +229,7 @@ async def _tube_here(context: PartContext, part: BeanstalkPart, tube: str) -> Fa
     urgent = (
         0
         if known is None
-        else sum(len(level.ready) + len(level.fresh or ()) for level in known.levels if is_urgent(level.priority))
+        else sum(len(level.ready) + len(level.tail or ()) for level in known.levels if is_urgent(level.priority))
     )
     users = part.users
     counts = part.by_tube.get(tube, Counter())

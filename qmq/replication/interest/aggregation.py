@@ -98,10 +98,10 @@ class Aggregation:
                 del self.published[pattern]
         return changes
 
-    def _replace(self, fresh: dict[str, None]) -> dict[str, bool]:
-        changes = {pattern: False for pattern in self.published if pattern not in fresh}
-        changes.update({pattern: True for pattern in fresh if pattern not in self.published})
-        self.published = fresh
+    def _replace(self, patterns: dict[str, None]) -> dict[str, bool]:
+        changes = {pattern: False for pattern in self.published if pattern not in patterns}
+        changes.update({pattern: True for pattern in patterns if pattern not in self.published})
+        self.published = patterns
         return changes
 
     def _all(self) -> dict[str, None]:

@@ -57,9 +57,9 @@ class InterestState:
 
     def replace(self, version: int, patterns: Iterable[str]) -> dict[str, bool]:
         """Replace all by a whole state that was received; returns what has changed."""
-        fresh = dict.fromkeys(patterns)
-        changes = {pattern: False for pattern in self.patterns if pattern not in fresh}
-        changes.update(dict.fromkeys(fresh, True))
+        new = dict.fromkeys(patterns)
+        changes = {pattern: False for pattern in self.patterns if pattern not in new}
+        changes.update(dict.fromkeys(new, True))
         changed = self.advance(version, changes)
         # The changes between the two versions are not known.
         self._changes.clear()

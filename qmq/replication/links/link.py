@@ -151,7 +151,7 @@ class LinkStream:
             raise MeshError("login-too-slow", f"the other side had not authenticated after {LOGIN_SECONDS:g} s")
 
 
-def fresh_nonce(environment: Environment) -> str:
+def new_nonce(environment: Environment) -> str:
     """Never used before, and not to be guessed if the world's chance is not."""
     return f"{environment.rng.getrandbits(4 * NONCE_CHARACTERS):0{NONCE_CHARACTERS}x}"
 
@@ -284,7 +284,7 @@ class Link:
         if pipe is None:
             with trio.fail_after(LOGIN_SECONDS):
                 pipe = await environment.network.connect(self.address.host, self.address.port, self._tls, self.peer)
-        dialling = Dialling(self._registry.identity, self.peer, fresh_nonce(environment))
+        dialling = Dialling(self._registry.identity, self.peer, new_nonce(environment))
         line = LinkStream(
             pipe,
             Conversation(dialling),

@@ -23,7 +23,7 @@ from qmq.errors import MeshError
 from qmq.model.dots import Vector
 from qmq.replication.anti_entropy.feed import Read
 from qmq.replication.links.host import PeerAddress, Settings
-from qmq.replication.links.link import FAREWELL_SECONDS, LOST, LinkStream, fresh_nonce, reasons, report_end
+from qmq.replication.links.link import FAREWELL_SECONDS, LOST, LinkStream, new_nonce, reasons, report_end
 from qmq.replication.links.outbox import TURN_BYTES, encode_message
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.serving_side import ServingSide
@@ -143,7 +143,7 @@ class MeshListener:
         self, pipe: Pipe, nursery: trio.Nursery, certificate_names: Callable[[], Collection[str]] | None
     ) -> None:
         registry = self._registry
-        answering = Answering(registry.identity, fresh_nonce(self._host.environment), certificate_names)
+        answering = Answering(registry.identity, new_nonce(self._host.environment), certificate_names)
         frames_of: list[ServedLink] = []
         line = LinkStream(
             pipe,

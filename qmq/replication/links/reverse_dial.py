@@ -19,7 +19,7 @@ import trio
 from qmq.environment import Pipe, Tls
 from qmq.errors import MeshError
 from qmq.replication.links.host import Settings
-from qmq.replication.links.link import LOGIN_SECONDS, LOST, Link, fresh_nonce
+from qmq.replication.links.link import LOGIN_SECONDS, LOST, Link, new_nonce
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.protocol.handshake import turn
 
@@ -79,7 +79,7 @@ class ReverseDial:
                 pipe = await environment.network.connect(address.host, address.port, self._tls, link.peer)
             try:
                 with trio.fail_after(LOGIN_SECONDS):
-                    await pipe.send_all(turn(registry.identity, link.peer, fresh_nonce(environment)))
+                    await pipe.send_all(turn(registry.identity, link.peer, new_nonce(environment)))
             except BaseException:
                 pipe.close()
                 raise

@@ -140,20 +140,20 @@ class Routes:
             current.setdefault(origin, {})[outbox] = None
         before, self._outboxes = self._outboxes, current
         lost = [self.neighbours.pop(origin) for origin in before if origin not in current]
-        fresh: list[Neighbour] = []
+        added: list[Neighbour] = []
         for origin, outboxes in current.items():
             news = [outbox for outbox in outboxes if outbox not in before.get(origin, {})]
             neighbour = self.neighbours.get(origin)
             if neighbour is None:
                 neighbour = self.neighbours[origin] = Neighbour(origin, news[-1])
-                fresh.append(neighbour)
+                added.append(neighbour)
                 self._start_publisher(neighbour)
             elif news or neighbour.outbox not in outboxes:
                 neighbour.outbox.publisher = None
                 neighbour.outbox = news[-1] if news else next(iter(outboxes))
                 self._start_publisher(neighbour)
                 neighbour.outbox.put(self._reach_for(neighbour))
-        if not lost and not fresh:
+        if not lost and not added:
             return
         for ended in lost:
             for neighbour in self.neighbours.values():

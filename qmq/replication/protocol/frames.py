@@ -87,7 +87,7 @@ class Passed:
 
 
 # Members, and which node serves whose queue messages (`qmq.broker.takeover.leases`), both ways. Heartbeats go over
-# every link between two nodes, so what follows one on a link is as fresh as the echo in it; the others over one link.
+# every link between two nodes, so what follows one on a link is as recent as the echo in it; the others over one link.
 
 
 @dataclass(frozen=True, slots=True)

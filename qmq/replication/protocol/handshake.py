@@ -82,7 +82,7 @@ class Partner:
 
 
 class Dialling:
-    """The follower's half. `to` is the node we mean to reach, `nonce` fresh."""
+    """The follower's half. `to` is the node we mean to reach, `nonce` is used once."""
 
     def __init__(self, identity: PeerIdentity, to: str, nonce: str) -> None:
         self._identity = identity
@@ -193,7 +193,7 @@ class Answering:
 
 
 def turn(identity: PeerIdentity, to: str, nonce: str) -> bytes:
-    """The CONNECT that asks `to` to be the follower on a connection that we have dialled. `nonce` is fresh."""
+    """The CONNECT that asks `to` to be the follower on a connection that we have dialled. `nonce` is used once."""
     return _connect(identity, to, nonce, TURN, [("turn", "1")])
 
 

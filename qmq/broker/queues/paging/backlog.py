@@ -83,7 +83,7 @@ def _take_loaded(queue: Queue, message: Message) -> None:
 
 def close_gap(queue: Queue, level: PriorityLevel) -> None:
     """The store has no more of this level: what was accepted since follows what is ready."""
-    queue.placed = level.number_fresh(queue.placed)
+    queue.placed = level.number_tail(queue.placed)
     level.close_gap()
     if level.priority < 0 and queue.selective is not None:
         queue.selective.back_in_line(None, level.priority)

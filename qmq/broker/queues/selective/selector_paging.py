@@ -133,7 +133,7 @@ def _restart_scan(queue: QueueState, level: PriorityLevel) -> None:
     """Begin again at the front of what the store has of `level`. No page of a load is taken after this."""
     owned = queue.shared.owned
     kept: deque[Message] = deque()
-    fresh: list[Message] = []
+    tail: list[Message] = []
     dropped: list[Message] = []
     for message in level.ready:
         if message.settled:
@@ -141,12 +141,12 @@ def _restart_scan(queue: QueueState, level: PriorityLevel) -> None:
         if owned.is_evictable(message):
             dropped.append(message)
         elif owned.is_unsaved(message):
-            fresh.append(message)
+            tail.append(message)
         else:
             kept.append(message)
-    level.wait_again(fresh)
-    fresh.extend(level.fresh or ())
-    level.ready, level.fresh = kept, fresh or None
+    level.wait_again(tail)
+    tail.extend(level.tail or ())
+    level.ready, level.tail = kept, tail or None
     level.rewind()
     queue.put_away(dropped)
     owned.evicted(dropped)

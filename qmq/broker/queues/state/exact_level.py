@@ -5,7 +5,7 @@ just accepted may belong before others that wait, in memory or in the store.
 
 A message's `place` is its exact number, followed by its place in the queue, as one integer. So places are the order of
 delivery here, too. While the level is `behind`, memory has everything up to the place `bound`, and what belongs there
-is in `ready`. Everything else waits in `fresh` until a page of the store reaches beyond it. What was accepted since
+is in `ready`. Everything else waits in `tail` until a page of the store reaches beyond it. What was accepted since
 belongs behind all that the store has of its number: until that is read, its place is negative. What came back has its
 place.
 """
@@ -48,10 +48,10 @@ class ExactLevel(PriorityLevel):
             return
         if is_new:
             message.place = -message.place
-        if self.fresh is None:
-            self.fresh = [message]
+        if self.tail is None:
+            self.tail = [message]
         else:
-            self.fresh.append(message)
+            self.tail.append(message)
 
     def _insert(self, message: Message) -> None:
         ready = self.ready_of_its_own()
@@ -68,8 +68,8 @@ class ExactLevel(PriorityLevel):
             reached.append(message)
         self.after, self.after_exact = after, exact
         self.bound = max(self.bound, exact << PLACE_BITS | placed)
-        fresh: list[Message] = []
-        for message in self.fresh or ():
+        tail: list[Message] = []
+        for message in self.tail or ():
             if message.place > 0:
                 is_reached = message.place <= self.bound
             else:
@@ -77,13 +77,13 @@ class ExactLevel(PriorityLevel):
                 if is_reached:
                     placed += 1
                     _place(message, placed)
-            (reached if is_reached else fresh).append(message)
-        self.fresh = fresh or None
+            (reached if is_reached else tail).append(message)
+        self.tail = tail or None
         self._merge(reached)
         return placed
 
-    def number_fresh(self, placed: int) -> int:
-        for message in self.fresh or ():
+    def number_tail(self, placed: int) -> int:
+        for message in self.tail or ():
             if message.place < 0:
                 placed += 1
                 _place(message, placed)
@@ -95,14 +95,14 @@ class ExactLevel(PriorityLevel):
             self.ready = deque(sorted((*self.ready, *messages), key=place_of))
 
     def close_gap(self) -> None:
-        self._merge(self.fresh or ())
-        self.fresh = None
+        self._merge(self.tail or ())
+        self.tail = None
         self.behind = False
         self.after = None
         self.after_exact = self.bound = 0
 
     def rewind(self) -> None:
-        self.fresh = [message for message in (*self.ready, *(self.fresh or ())) if not message.settled] or None
+        self.tail = [message for message in (*self.ready, *(self.tail or ())) if not message.settled] or None
         self.ready = deque()
         self.behind = True
         self.after = None
@@ -110,21 +110,21 @@ class ExactLevel(PriorityLevel):
 
     def evict(self, covered: Vector, keep: int, is_cold: bool) -> list[Message]:
         removed: list[Message] = []
-        fresh: list[Message] = []
+        tail: list[Message] = []
         if len(self.ready) > keep:
             waiting = [message for message in self.ready if not message.settled]
             removed = [message for message in waiting[keep:] if is_spare(message, covered, is_cold)]
             if removed:
-                # What follows the first of these waits in `fresh`, until the store has been read beyond it again.
+                # What follows the first of these waits in `tail`, until the store has been read beyond it again.
                 first = removed[0].place
-                fresh = [one for one in waiting if one.place > first and not is_spare(one, covered, is_cold)]
+                tail = [one for one in waiting if one.place > first and not is_spare(one, covered, is_cold)]
                 self.ready = deque([one for one in waiting if one.place < first])
                 self.bound = min(self.bound, first - 1) if self.behind else first - 1
-        self.evict_fresh(covered, is_cold, removed, fresh)
+        self.evict_tail(covered, is_cold, removed, tail)
         if removed:
-            self.wait_again(fresh)
+            self.wait_again(tail)
             self.let_go(removed)
-        self.fresh = (fresh or None) if self.behind else None
+        self.tail = (tail or None) if self.behind else None
         return removed
 
     def wait_again(self, messages: list[Message]) -> None:

@@ -2,9 +2,9 @@
 
     ready ─────────▶ the next to be delivered, in order
     (queue store) ─▶ those after them, when the level is `behind`: loaded page by page from `after` on
-    fresh ─────────▶ accepted since, and not in the store before the next checkpoint
+    tail ──────────▶ accepted since, and not in the store before the next checkpoint
 
-While a level is behind, what is accepted waits in `fresh`; when the store has been read to its end, `fresh` follows
+While a level is behind, what is accepted waits in `tail`; when the store has been read to its end, `tail` follows
 `ready` and the level is whole again. A checkpoint may take messages out of memory at either end of the gap, because
 from then on the store has them. A message is loaded once: rows that are in memory, or settled since the last
 checkpoint, are known by their dots and passed over.
@@ -25,26 +25,26 @@ class PriorityLevel:
     """`after`: rows of the store beyond this dot are not in memory; None: all of them. A level with exact numbers has
     that of `after` in `after_exact`. The module `exact_level` has such levels."""
 
-    __slots__ = ("after", "after_exact", "behind", "fresh", "priority", "ready")
+    __slots__ = ("after", "after_exact", "behind", "tail", "priority", "ready")
 
     def __init__(self, priority: int, behind: bool) -> None:
         self.priority = priority
         self.behind = behind
         self.after: Dot | None = None
         self.after_exact = 0
-        # A million queues may have one message each, and it is fresh: they share an empty `ready` that takes nothing.
+        # A million queues may have one message each, in `tail`: they share an empty `ready` that takes nothing.
         self.ready: deque[Message] = NOTHING_READY if behind else deque()
         """In order of `place`; settled messages may stand in it until they are reached."""
-        self.fresh: list[Message] | None = None
+        self.tail: list[Message] | None = None
 
     def append(self, message: Message) -> None:
         """A message that was just accepted."""
         if not self.behind:
             self.ready.append(message)
-        elif self.fresh is None:
-            self.fresh = [message]
+        elif self.tail is None:
+            self.tail = [message]
         else:
-            self.fresh.append(message)
+            self.tail.append(message)
 
     def append_due(self, message: Message) -> None:
         """A message of memory that has become due: it goes to the end of what is in memory."""
@@ -97,7 +97,7 @@ class PriorityLevel:
 
         What is behind that and not in the store follows it: what was accepted since, and memory-only messages.
         """
-        fresh: list[Message] = []
+        tail: list[Message] = []
         removed: list[Message] = []
         if len(self.ready) > keep:
             waiting = list(self.ready)
@@ -106,30 +106,30 @@ class PriorityLevel:
                 if is_spare(message, covered, is_cold):
                     removed.append(message)
                 elif removed and (message.sequence < 0 or message.sequence > covered.get(message.origin, 0)):
-                    fresh.append(message)
+                    tail.append(message)
                 elif not message.settled:
                     stay.append(message)
             if removed:
                 self.ready = deque(stay)
-        self.evict_fresh(covered, is_cold, removed, fresh)
+        self.evict_tail(covered, is_cold, removed, tail)
         if removed:
             self.let_go(removed)
-        self.fresh = (fresh or None) if self.behind else None
+        self.tail = (tail or None) if self.behind else None
         return removed
 
-    def evict_fresh(self, covered: Vector, is_cold: bool, removed: list[Message], fresh: list[Message]) -> None:
-        """Add each unsettled message of `fresh` to one of the two lists."""
-        for message in self.fresh or ():
+    def evict_tail(self, covered: Vector, is_cold: bool, removed: list[Message], tail: list[Message]) -> None:
+        """Add each unsettled message of `tail` to one of the two lists."""
+        for message in self.tail or ():
             if is_spare(message, covered, is_cold):
                 removed.append(message)
             elif not message.settled:
-                fresh.append(message)
+                tail.append(message)
 
     def keep_only(self, stays: Callable[[Message], bool]) -> None:
         """Forget what is in memory, but for that."""
         if self.ready:
             self.ready = deque([message for message in self.ready if stays(message)])
-        self.fresh = [message for message in self.fresh or () if stays(message)] or None
+        self.tail = [message for message in self.tail or () if stays(message)] or None
 
     def take_page(self, messages: Sequence[Message], placed: int, after: Dot | None, exact: int) -> int:
         """The next messages from the store, in order, and how far it has been read. Return `placed`, the last place in
@@ -142,15 +142,15 @@ class PriorityLevel:
         self.after = after
         return placed
 
-    def number_fresh(self, placed: int) -> int:
+    def number_tail(self, placed: int) -> int:
         """Give places behind `placed` to what was accepted since. Return the last one."""
-        for message in self.fresh or ():
+        for message in self.tail or ():
             placed += 1
             message.place = placed
         return placed
 
     def wait_again(self, messages: list[Message]) -> None:
-        """These were ready, and wait in `fresh` now, while the store is read up to them."""
+        """These were ready, and wait in `tail` now, while the store is read up to them."""
 
     def take_oldest(self) -> Message | None:
         """Take the message out that is ready and has waited longest among those of the lowest priority."""
@@ -170,8 +170,8 @@ class PriorityLevel:
         """The store has been read to its end: what was accepted since follows."""
         self.behind = False
         self.after = None
-        self.ready_of_its_own().extend(self.fresh or ())
-        self.fresh = None
+        self.ready_of_its_own().extend(self.tail or ())
+        self.tail = None
 
     def ready_of_its_own(self) -> deque[Message]:
         """`ready`, to put something in."""

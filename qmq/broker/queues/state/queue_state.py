@@ -193,7 +193,7 @@ class QueueState(ListedQueue):
     def take_out(self, message: Message) -> bool:
         """Take a message out of line; False when it stands in none."""
         for level in self.levels:
-            for line in (level.ready, level.fresh or []):
+            for line in (level.ready, level.tail or []):
                 if message in line:
                     line.remove(message)
                     return True
@@ -287,7 +287,7 @@ class QueueState(ListedQueue):
     def waiting(self) -> list[Message]:
         """Everything that is in memory and with no consumer, in no particular order."""
         found = [message for level in self.levels for message in level.ready]
-        found += [message for level in self.levels for message in level.fresh or ()]
+        found += [message for level in self.levels for message in level.tail or ()]
         return found + [entry[2] for entry in self.delayed or ()]
 
     def load(self, out: Outcome) -> None:

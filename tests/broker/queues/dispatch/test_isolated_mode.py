@@ -46,7 +46,7 @@ def test_what_no_consumer_had_room_for_is_left_to_the_node_that_serves_it_from_n
     node.decide(node.queues.end_isolation)
 
     levels = node.queues.by_name[JOBS].levels
-    assert [message.body for level in levels for message in (*level.ready, *(level.fresh or ()))] == [b"in memory"]
+    assert [message.body for level in levels for message in (*level.ready, *(level.tail or ()))] == [b"in memory"]
     assert node.depth() == 1
 
 

@@ -37,7 +37,7 @@ def test_a_long_line_is_not_moved_for_each_of_many_messages_that_have_waited_for
     level.ready = line = Line()
 
     placed = level.take_page([with_number(100, 1001)], 1001, None, 100)
-    placed = level.number_fresh(placed)
+    placed = level.number_tail(placed)
     level.close_gap()
 
     assert line.inserted == 0
@@ -62,6 +62,6 @@ def test_what_was_accepted_since_is_behind_what_the_store_has_of_its_number() ->
         (20, 12),
         (30, 3),
     ]
-    level.number_fresh(placed)
+    level.number_tail(placed)
     level.close_gap()
     assert [one.sequence for one in level.ready][-2:] == [3, 11]

@@ -28,7 +28,7 @@ def test_whole_partition_takes_new_messages_at_its_end() -> None:
         level.append(placed(place))
 
     assert places(level.ready) == [1, 2]
-    assert level.fresh is None
+    assert level.tail is None
 
 
 def test_partition_that_is_behind_keeps_new_messages_apart_until_the_gap_is_closed() -> None:
@@ -37,12 +37,12 @@ def test_partition_that_is_behind_keeps_new_messages_apart_until_the_gap_is_clos
     level.ready_of_its_own().append(placed(1))
     for place in (8, 9):
         level.append(placed(place))
-    assert (places(level.ready), places(level.fresh)) == ([1], [8, 9])
+    assert (places(level.ready), places(level.tail)) == ([1], [8, 9])
 
     level.close_gap()
 
     assert places(level.ready) == [1, 8, 9]
-    assert (level.behind, level.after, level.fresh) == (False, None, None)
+    assert (level.behind, level.after, level.tail) == (False, None, None)
     level.append(placed(10))
     assert places(level.ready) == [1, 8, 9, 10]
 
@@ -90,5 +90,5 @@ def test_a_message_that_is_only_in_memory_waits_behind_what_the_store_takes_befo
     gone = level.evict({A: 4}, 1, is_cold=False)
 
     assert places(gone) == [3, 4]
-    assert (places(level.ready), places(level.fresh)) == ([1, 2], [5, 6])
+    assert (places(level.ready), places(level.tail)) == ([1, 2], [5, 6])
     assert level.behind
