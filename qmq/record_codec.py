@@ -5,7 +5,7 @@
     Message (fanout, durable queue) PUBLISH  destination, header block, body
     Settle                          SETTLE   destination = the queue, body = the dots
     (start of an incarnation)       START    written by the store before anything else
-    Burial                          DEAD     destination, header block = the letter's; body = it, and what is settled
+    DeadLetter                      DEAD     destination, header block = its message's; body = it, and what is settled
     Attempts                        ATTEMPTS destination = the queue, body = how often each message failed
     Gap                             GAP      body = the origin and how far it was given up
     Moved                           CURSOR   destination = the fanout, body = what became of the cursor
@@ -171,7 +171,7 @@ def _body_of(item: OwnRecord) -> bytes | None:
     """The body in a record; copies of one message have one object."""
     if isinstance(item, Message):
         return item.body
-    return item.letter.body if isinstance(item, DeadLetter) else None
+    return item.dead_letter.body if isinstance(item, DeadLetter) else None
 
 
 def _batch(origin: Origin, items: list[OwnRecord], packed: list[bytes], attributes: int, version: int) -> bytes:
@@ -248,9 +248,9 @@ class Packing:
             elif isinstance(item, Settle):
                 packed.append(_pack_settle(item))
             elif isinstance(item, DeadLetter):
-                envelope = item.letter.envelope
+                envelope = item.dead_letter.envelope
                 head = envelope.packed or _pack(envelope)
-                dead = pack_dead(item.queue, item.dot, item.letter.body)
+                dead = pack_dead(item.queue, item.dot, item.dead_letter.body)
                 packed.append(pack_record(sequence, now_us, RecordKind.DEAD, envelope.flags, head, dead))
             elif isinstance(item, Attempts):
                 head = pack_envelope(item.queue, b"")
@@ -358,8 +358,8 @@ class Replay:
                 queue, dot, body = unpack_dead(record.body)
                 envelope = self._envelope_of(record.destination, record.headers)
                 if envelope is not None:
-                    letter = Message(envelope, body, origin, record.sequence, record.timestamp_us)
-                    self._broker.accept(letter, out)
+                    dead_letter = Message(envelope, body, origin, record.sequence, record.timestamp_us)
+                    self._broker.accept(dead_letter, out)
                 self._broker.accept_settles(queue, [dot], have, Dot(origin, record.sequence))
             elif record.kind == RecordKind.ATTEMPTS:
                 self._broker.queues.redelivery.failed_before(unpack_attempts(record.body))

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, LETTERS_BYTES_MAX, Outcome
+from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, DEAD_LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.destination import DestinationKind
@@ -12,7 +12,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.limits import COPIES_BYTES_MAX
 from qmq.broker.messages.message import DeadLetter, Envelope, Message, OwnRecord, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, DEFAULT_RULES, QueueRules
-from qmq.broker.queues.dead_letters import LETTER_OVERHEAD_BYTES
+from qmq.broker.queues.dead_letters import DEAD_LETTER_OVERHEAD_BYTES
 from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING, TRANSACTION_BYTES_CEILING
 from qmq.errors import Refused
 from qmq.model.dots import Dot, Origin
@@ -203,10 +203,10 @@ def test_what_dies_at_once_is_weighed_with_the_names_of_its_queues() -> None:
 
 def test_every_batch_that_is_not_split_fits() -> None:
     # With the overhead of long names.
-    decided = BESIDE_BYTES_MAX + TRANSACTION_BYTES_CEILING + LETTERS_BYTES_MAX
+    decided = BESIDE_BYTES_MAX + TRANSACTION_BYTES_CEILING + DEAD_LETTERS_BYTES_MAX
     assert decided + 1000 * 1500 < OUTCOME_BYTES_MAX < BATCH_BYTES_MAX - HEAD_BYTES
     assert max(COPIES_BYTES_MAX, BODY_BYTES_CEILING + HEADER_BYTES_CEILING) < OUTCOME_BYTES_MAX
-    assert BODY_BYTES_CEILING + HEADER_BYTES_CEILING + LETTER_OVERHEAD_BYTES <= LETTERS_BYTES_MAX
+    assert BODY_BYTES_CEILING + HEADER_BYTES_CEILING + DEAD_LETTER_OVERHEAD_BYTES <= DEAD_LETTERS_BYTES_MAX
 
 
 def letters_in(out: Outcome) -> list[Message]:

@@ -4,9 +4,9 @@
 itself, and so is a system topic. A verb that is not in VERBS needs `administer`: what is added later is closed until
 it is listed here.
 
-A request needs the right for each of its effects. Letters of a queue are messages that leave it, which is to read it;
-what is bound to a queue sends to it. So some needs are known only when the node has looked at what is there: they are
-asked a second time, with the `Effect`, where the change is made.
+A request needs the right for each of its effects. Dead letters of a queue are messages that leave it, which is to read
+it; what is bound to a queue sends to it. So some needs are known only when the node has looked at what is there: they
+are asked a second time, with the `Effect`, where the change is made.
 """
 
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ class Effect(NamedTuple):
     that of another user's durable subscription.
     """
     is_taking: bool = False
-    """It takes messages out of the destination: letters, or rules for messages that others have sent already."""
+    """It takes messages out of the destination: dead letters, or rules for messages that others have sent already."""
     sends_to: str = ""
     """Where those go, or those that no binding matches."""
     found: str = ""

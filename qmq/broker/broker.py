@@ -12,7 +12,7 @@ their own: `topics.router`, `queues`, `fanouts`, `subscriptions`, `transactions`
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from qmq.broker.collected_records import collect_records
-from qmq.broker.consumers.outcome import COPY_COST, LETTERS_BYTES_MAX, Outcome
+from qmq.broker.consumers.outcome import COPY_COST, DEAD_LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
 from qmq.broker.consumers.subscription import Delivery, Subscription, covered
@@ -77,7 +77,13 @@ class Broker:
         self.deletions = Deletions()
         self.dedup = Dedup()
         self.queues = Queues(
-            self.dedup, origin, rules_of, self._accept_letters, lambda: self.send_limits.disk_full, defaults_of, route
+            self.dedup,
+            origin,
+            rules_of,
+            self._accept_dead_letters,
+            lambda: self.send_limits.disk_full,
+            defaults_of,
+            route,
         )
         self.queues.stored_names = StoredNames(limits.destinations_max)
         # What this node has of every origin; filled in by the node.
@@ -241,13 +247,13 @@ class Broker:
             self.subscriptions.count_selecting(envelope, out)
         return True
 
-    def _accept_letters(
+    def _accept_dead_letters(
         self, envelopes: Sequence[Envelope], body: bytes, out: Outcome, queue: str, dot: Dot | None
     ) -> int:
         """The dead letters of one message: accepted without being asked for, so no bound holds them up.
 
         Returns the sequence of the record that settles the message `dot` of `queue`, too; 0 when there is no such one.
-        That is the record of the last letter, right behind those of the others. They are in one batch
+        That is the record of the last dead letter, right behind those of the others. They are in one batch
         (`qmq.record_codec`). If a batch were cut, a message would be there twice, and none would be lost.
         """
         if dot is None or not (envelopes and envelopes[0].durable):
@@ -255,24 +261,24 @@ class Broker:
                 self.send(envelope, body, out.now_us, out)
             return 0
         queues = self.queues
-        # A letter that does not fit can have letters of its own: their records stand in front.
+        # A dead letter that does not fit can have dead letters of its own: their records stand in front.
         if queues.any_overflows:
             envelopes = [one for one in envelopes if queues.overflow.has_room(one, body, out)]
-        letters: list[Message] = []
+        dead_letters: list[Message] = []
         for envelope in envelopes:
-            letters.append(Message(envelope, body, self.origin, self.next_sequence, out.now_us))
+            dead_letters.append(Message(envelope, body, self.origin, self.next_sequence, out.now_us))
             self.next_sequence += 1
             names = len(envelope.destination) + len(queue)
             out.record_bytes += len(body) + len(envelope.headers) + names + 2 * RECORD_OVERHEAD_BYTES
             self.totals.begin(envelope.destination, out.now_us).accepted += 1
-        if not letters:
+        if not dead_letters:
             return 0
-        out.records.extend(letters[:-1])
-        out.records.append(DeadLetter(letters[-1], queue, dot))
-        # Only now: a letter that a consumer gets at once must not come between them.
-        for letter in letters:
-            queues.intake.push(letter, out)
-        return letters[-1].sequence
+        out.records.extend(dead_letters[:-1])
+        out.records.append(DeadLetter(dead_letters[-1], queue, dot))
+        # Only now: a dead letter that a consumer gets at once must not come between them.
+        for dead_letter in dead_letters:
+            queues.intake.push(dead_letter, out)
+        return dead_letters[-1].sequence
 
     def new_memory_sequence(self) -> int:
         """Numbers one more message of this node that is in no journal."""
@@ -324,8 +330,8 @@ class Broker:
         Returns the level of its receipts: `level` and `is_quorum`, or the strongest that one of the frames asks for.
         """
         transactions = self.transactions
-        frames, known, letters_bytes = transactions.close(session_id, name, now_us, elsewhere)
-        out.letters_left = LETTERS_BYTES_MAX - letters_bytes
+        frames, known, dead_letters_bytes = transactions.close(session_id, name, now_us, elsewhere)
+        out.dead_letters_left = DEAD_LETTERS_BYTES_MAX - dead_letters_bytes
         asked = strongest({held.level for held in frames})
         level = disks_of(asked) if level is None else level
         if asked >= QUORUM if is_quorum is None else is_quorum:

@@ -7,7 +7,7 @@ frames; `Broker.commit` applies them.
 
 from collections.abc import Collection, Mapping
 
-from qmq.broker.consumers.outcome import LETTERS_BYTES_MAX
+from qmq.broker.consumers.outcome import DEAD_LETTERS_BYTES_MAX
 from qmq.broker.consumers.session import ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Subscription, covered
 from qmq.broker.messages.dedup import Dedup
@@ -101,9 +101,9 @@ class Transactions:
             for held in frames
             if held.envelope is not None and held.envelope.key is not None and self.is_appended(held, now_us, elsewhere)
         }
-        letters_bytes = self._check(frames, known)
+        dead_letters_bytes = self._check(frames, known)
         self.abort(session_id, name)
-        return frames, known, letters_bytes
+        return frames, known, dead_letters_bytes
 
     def abort(self, session_id: int, name: str) -> None:
         """Forget all that was held. Raises Refused when there is no such transaction."""
@@ -147,18 +147,18 @@ class Transactions:
                     ahead[envelope.destination] = (messages + 1, body_bytes + size)
             elif held.delivery is not None and held.delivery.tag not in self._queues.deliveries:
                 raise Refused("unknown-ack", "A message of the transaction does not wait for its ACK any more.")
-        letters_bytes = self._letters_bytes(frames)
-        if letters_bytes > LETTERS_BYTES_MAX:
+        dead_letters_bytes = self._dead_letters_bytes(frames)
+        if dead_letters_bytes > DEAD_LETTERS_BYTES_MAX:
             raise Refused(
                 "transaction-too-large",
-                f"The messages that a transaction dead-letters have at most {LETTERS_BYTES_MAX} bytes.",
+                f"The messages that a transaction dead-letters have at most {DEAD_LETTERS_BYTES_MAX} bytes.",
             )
         send_limits.retained.check(
             [(h.envelope, len(h.body)) for h in frames if h.envelope is not None and h.envelope.retain is Retain.SET]
         )
-        return letters_bytes
+        return dead_letters_bytes
 
-    def _letters_bytes(self, frames: list[HeldFrame]) -> int:
+    def _dead_letters_bytes(self, frames: list[HeldFrame]) -> int:
         """What the dead letters of the NACKs among `frames` take. The first frame about a message decides."""
         size = 0
         decided: set[int] = set()
@@ -171,7 +171,7 @@ class Transactions:
             through = decided_through.get(subscription, 0)
             if not held.is_ack:
                 refused = [one for one in covered(delivery) if one.tag > through and one.tag not in decided]
-                size += sum([self._queues.redelivery.letter_bytes(one, held.why) for one in refused])
+                size += sum([self._queues.redelivery.dead_letter_bytes(one, held.why) for one in refused])
             if subscription.ack is Ack.CLIENT:
                 decided_through[subscription] = max(through, delivery.tag)
             else:

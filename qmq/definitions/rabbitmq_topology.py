@@ -160,11 +160,11 @@ def values_of(
             left_out.append(f"{label}: {key} = {value!r} has no counterpart")
     if "overflow" not in values and ("max_messages" in values or "max_bytes" in values):
         values["overflow"] = OVERFLOW["drop-head"]
-    letters = _dead_letter(found, label, left_out)
-    if why := too_long(letters.get("dead_letter", ""), bytes_max):
-        left_out.append(f"{label}: {EXCHANGE_KEY}: {letters['dead_letter']:.40}… {why}")
-        letters = {}
-    return {**values, **letters}
+    dead_letters = _dead_letter(found, label, left_out)
+    if why := too_long(dead_letters.get("dead_letter", ""), bytes_max):
+        left_out.append(f"{label}: {EXCHANGE_KEY}: {dead_letters['dead_letter']:.40}… {why}")
+        dead_letters = {}
+    return {**values, **dead_letters}
 
 
 def alternate_of(found: dict[str, Any], label: str, left_out: list[str]) -> dict[str, Any]:

@@ -86,13 +86,13 @@ def placed(part: str, entry: Mapping[str, Any], prefix: str) -> Mapping[str, Any
     key, before = NAMING.get(part, ("", ""))
     settings = found.get(key)
     if isinstance(settings, dict):
-        exchange, letters, alternate = (
+        exchange, dead_letters, alternate = (
             f"{before}dead-letter-exchange",
             f"{before}dead-letter-routing-key",
             "alternate-exchange",
         )
         # With the default exchange, the routing key is the name of a queue.
-        named = (letters if settings.get(exchange) == "" else exchange, alternate)
+        named = (dead_letters if settings.get(exchange) == "" else exchange, alternate)
         found[key] = {
             name: prefix + value if name in named and isinstance(value, str) and value else value
             for name, value in settings.items()

@@ -30,8 +30,8 @@ FIRST_DELIVERED_FROM_MEMORY: Final = b"%back:%d\n%bm%d%b%d\n\n%b\0\n"
 AMQP_BLOCK_NAME: Final = AMQP_BLOCK.encode()
 _AMQP_BLOCK: Final = re.compile(rb"^%b:[^\n]*\n" % AMQP_BLOCK_NAME, re.MULTILINE)
 
-_LETTER: Final = re.compile(rb"^dead-letter-reason:", re.MULTILINE)
-_LETTER_TO: Final = re.compile(rb"^%b:(/exchange/[^\n]*)\n" % THROUGH.encode(), re.MULTILINE)
+_DEAD_LETTER: Final = re.compile(rb"^dead-letter-reason:", re.MULTILINE)
+_DEAD_LETTER_TO: Final = re.compile(rb"^%b:(/exchange/[^\n]*)\n" % THROUGH.encode(), re.MULTILINE)
 _COPY_TO: Final = re.compile(
     rb"^(?:%b:([^\n]*)|%b:([^\n]*)\n%b:([^\n]*))\n" % (ORIGINAL.encode(), EXCHANGE.encode(), ROUTING_KEY.encode()),
     re.MULTILINE,
@@ -136,8 +136,8 @@ def _sent_to(headers: bytes) -> bytes:
 
     The values are joined as they are: a slash has no escape.
     """
-    if _LETTER.search(headers):
-        through = _LETTER_TO.search(headers)
+    if _DEAD_LETTER.search(headers):
+        through = _DEAD_LETTER_TO.search(headers)
         return b"" if through is None else through[1]
     copy = _COPY_TO.search(headers)
     if copy is None:

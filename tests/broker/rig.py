@@ -143,7 +143,7 @@ Recorded = Message | Settle | DeadLetter | Attempts | Gap | Moved
 def parts(record: Recorded) -> list[Recorded]:
     """What a record comes to: one with a letter in it is a message and a settle."""
     if isinstance(record, DeadLetter):
-        return [record.letter, Settle(record.queue, [record.dot], record.sequence, record.timestamp_us)]
+        return [record.dead_letter, Settle(record.queue, [record.dot], record.sequence, record.timestamp_us)]
     return [record]
 
 

@@ -5,7 +5,7 @@ import pytest
 from qmq.access.rights import Rights
 from qmq.access.rules import ANONYMOUS
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.outcome import COPY_COST, COST_MAX, LETTER_COST, Outcome
+from qmq.broker.consumers.outcome import COPY_COST, COST_MAX, DEAD_LETTER_COST, Outcome
 from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC
@@ -15,7 +15,7 @@ from qmq.gateways import copies
 from qmq.gateways.rules import Rules
 from tests.gateways.test_stomp import NOW_US, ORIGIN, Client
 
-LETTERS_AT_ONCE = COST_MAX // LETTER_COST
+LETTERS_AT_ONCE = COST_MAX // DEAD_LETTER_COST
 
 
 def rules_of(client: Client) -> Rules:

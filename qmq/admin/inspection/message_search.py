@@ -74,12 +74,12 @@ def _note(found: JournalTrace, dot: Dot, origin: Origin, record: Record) -> None
     elif kind == RecordKind.DEAD or kind == RecordKind.PUBLISH:
         # A dead letter that was moved still has the headers of the first time.
         headers = record.headers
-        is_letter = b"dead-letter-id:" in headers and b"dead-letter-id:%b\n" % str(dot).encode() in headers
-        # Of several letters, all but the last are records that settle nothing.
-        if unpack_dead(record.body)[1] == dot if kind == RecordKind.DEAD else is_letter:
-            what = "dead-lettered" if is_letter else "moved"
+        is_dead_letter = b"dead-letter-id:" in headers and b"dead-letter-id:%b\n" % str(dot).encode() in headers
+        # Of several dead letters, all but the last are records that settle nothing.
+        if unpack_dead(record.body)[1] == dot if kind == RecordKind.DEAD else is_dead_letter:
+            what = "dead-lettered" if is_dead_letter else "moved"
             copy = {"destination": record.destination, "as": str(Dot(origin, record.sequence))}
-            reason = _REASON.search(record.headers) if is_letter else None
+            reason = _REASON.search(record.headers) if is_dead_letter else None
             copy |= {"reason": reason[1].decode("utf-8", "replace")} if reason is not None else {}
             found.events.append({**event, "event": what, **copy})
     elif kind == RecordKind.ATTEMPTS:

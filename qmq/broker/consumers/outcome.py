@@ -25,7 +25,7 @@ COST_MAX: Final = 100_000
 COPY_COST: Final = 20
 """What accepting one copy of a message costs."""
 
-LETTER_COST: Final = 50
+DEAD_LETTER_COST: Final = 50
 """What making one dead letter costs."""
 
 
@@ -35,7 +35,7 @@ TURN_COST: Final = 10_000
 FOLLOW_COST_MAX: Final = 2 * TURN_COST
 """What selecting for live followers of fanouts may cost in one group of commits; beyond it they read the log."""
 
-LETTERS_BYTES_MAX: Final = 18 << 20
+DEAD_LETTERS_BYTES_MAX: Final = 18 << 20
 """Of the dead letters that a transaction sets off; the largest message fits."""
 
 BESIDE_BYTES_MAX: Final = 1 << 20
@@ -106,7 +106,7 @@ class Outcome:
         "is_first",
         "joined",
         "left",
-        "letters_left",
+        "dead_letters_left",
         "levels",
         "loads",
         "marks",
@@ -155,9 +155,10 @@ class Outcome:
         # Batches of other origins, to be appended byte for byte: (origin, last sequence, bytes).
         self.batches: list[tuple[Origin, int, bytes]] = []
         # With a transaction, which must be one batch: how many more bytes of dead letters it may set off.
-        self.letters_left: int | None = None
+        self.dead_letters_left: int | None = None
         # What deciding has cost: bindings and patterns looked through, selectors read, bodies checked, copies and dead
-        # letters made; in the unit of `Selector.cost`. And what the selectors of topic and fanout subscribers may cost.
+        # dead letters made; in the unit of `Selector.cost`. And what the selectors of topic and fanout subscribers may
+        # cost.
         self.cost = 0
         self.selector_cost = 0
         # What readers of fanouts miss, besides the messages here: origin, after, through. Sent behind the fanout runs.

@@ -44,7 +44,7 @@ RETRY: Final = "dedup-retry"
 
 RETRIED: Final = ((RETRY, "true"),)
 
-_LETTER: Final = re.compile(rb"^dead-letter-reason:", re.MULTILINE)
+_DEAD_LETTER: Final = re.compile(rb"^dead-letter-reason:", re.MULTILINE)
 _RETRY: Final = re.compile(rb"^dedup-retry:true$", re.MULTILINE)
 _SENDER: Final = re.compile(rb"^dedup-sender:([^\n]+)$", re.MULTILINE)
 _ID: Final = re.compile(rb"^(?:(?:qmq-)?dedup-id|_AMQ_DUPL_ID):([^\n]+)$", re.MULTILINE)
@@ -76,7 +76,7 @@ def is_retry(headers: bytes) -> bool:
 
 def is_dead_letter(headers: bytes) -> bool:
     """Whether this is the block of a dead letter, or of one that was sent on with all its headers."""
-    return b"dead-letter-reason:" in headers and _LETTER.search(headers) is not None
+    return b"dead-letter-reason:" in headers and _DEAD_LETTER.search(headers) is not None
 
 
 class Dedup:

@@ -177,16 +177,17 @@ class Attempts:
 
 
 class DeadLetter:
-    """A record of this node: `letter` is accepted, and the message `dot` of `queue`, which it is of, is settled."""
+    """A record of this node: `dead_letter` is accepted, and the message `dot` of `queue`, which it is of, is
+    settled."""
 
-    __slots__ = ("dot", "letter", "queue", "sequence", "timestamp_us")
+    __slots__ = ("dot", "dead_letter", "queue", "sequence", "timestamp_us")
 
-    def __init__(self, letter: Message, queue: str, dot: Dot) -> None:
-        self.letter = letter
+    def __init__(self, dead_letter: Message, queue: str, dot: Dot) -> None:
+        self.dead_letter = dead_letter
         self.queue = queue
         self.dot = dot
-        self.sequence = letter.sequence
-        self.timestamp_us = letter.timestamp_us
+        self.sequence = dead_letter.sequence
+        self.timestamp_us = dead_letter.timestamp_us
 
 
 class Gap:

@@ -1,4 +1,4 @@
-"""Each time that a message became a dead letter, from which queue and why, as one header of the letter.
+"""Each time that a message became a dead letter, from which queue and why, as one header of the dead letter.
 
 The first time needs no such header: `dead-letter-reason`, `dead-letter-from` and the headers of the sender have
 everything. From the second time on, `dead-letter-history` has one row for each queue and reason, the latest first, with
@@ -14,7 +14,7 @@ from qmq.model.routing_names import PREFIX
 
 HISTORY: Final = "dead-letter-history"
 THROUGH: Final = "dead-letter-through"
-"""The exchange and the routing key by which a letter came, as a destination."""
+"""The exchange and the routing key by which a dead letter came, as a destination."""
 
 ROWS_MAX: Final = 16
 HISTORY_BYTES_MAX: Final = 2048
@@ -52,7 +52,7 @@ def deaths_of(headers: Mapping[str, str]) -> Deaths | None:
 
 
 def history_after(headers: Mapping[str, str], reason: str, queue: str) -> str | None:
-    """The header of a letter of a message with these headers, which leaves `queue` now; None: it needs none."""
+    """The header of a dead letter of a message with these headers, which leaves `queue` now; None: it needs none."""
     before = deaths_of(headers)
     if before is None:
         return None

@@ -2,22 +2,23 @@
 queue.
 
 One record does both. So wherever the log is cut, a message is in its queue or among the dead letters, never in both and
-never in neither. The letter has the sender's headers, and before these the reason. Headers that limited the life of the
-message (`expires`, `ttl`, `delay`) are left out. The defaults of the new queue apply to what the headers do not set.
+never in neither. The dead letter has the sender's headers, and before these the reason. Headers that limited the life
+of the message (`expires`, `ttl`, `delay`) are left out. The defaults of the new queue apply to what the headers do not
+set.
 
-If the target is an exchange, each queue that its bindings choose gets a letter, with its share of the copies that the
-message may become (`copy_budget`). A letter that no binding chooses, or that would have no share, goes to the default
-dead letter queue.
+If the target is an exchange, each queue that its bindings choose gets a dead letter, with its share of the copies that
+the message may become (`copy_budget`). A dead letter that no binding chooses, or that would have no share, goes to the
+default dead letter queue.
 
-Rules may form cycles. A letter of an exchange never goes to the queue that it leaves, and no letter goes to a queue
-that it has left without a consumer since a consumer last refused it. Headers name these queues.
+Rules may form cycles. A dead letter of an exchange never goes to the queue that it leaves, and no dead letter goes to a
+queue that it has left without a consumer since a consumer last refused it. Headers name these queues.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from qmq.broker.consumers.outcome import LETTER_COST, Outcome
+from qmq.broker.consumers.outcome import DEAD_LETTER_COST, Outcome
 from qmq.broker.messages.copy_budget import copies_left, share_line
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.limits import COPIES_BYTES_MAX
@@ -39,7 +40,7 @@ _LEFT_OUT = re.compile(
     re.MULTILINE,
 )
 _PATH = re.compile(rb"^dead-letter-path:[^\n]*\n", re.MULTILINE)
-"""One line for each queue that a letter has left by itself, since a consumer last refused it."""
+"""One line for each queue that a dead letter has left by itself, since a consumer last refused it."""
 
 _STAYS_BEHIND = re.compile(
     rb"^(?:expires|expiration|ttl|delay|AMQ_SCHEDULED_DELAY"
@@ -51,24 +52,24 @@ _ESCAPE = re.compile(r"\\[nrc\\]")
 _CHARACTERS = {r"\n": "\n", r"\r": "\r", r"\c": ":", "\\\\": "\\"}
 
 Publish = Callable[[Sequence[Envelope], bytes, Outcome, str, Dot | None], int]
-"""Accepts messages of this node without asking whether they fit; see `Broker._accept_letters`."""
+"""Accepts messages of this node without asking whether they fit; see `Broker._accept_dead_letters`."""
 
 Route = Callable[[str, str, Mapping[str, str]], tuple[Sequence[str], int]]
 """(exchange, routing key, headers) → the queues that its bindings choose, or those of its alternates; and what that has
 cost."""
 
 
-LETTER_OVERHEAD_BYTES: Final = 12288
-"""More than a letter says of itself, and its record beside it, with the longest names."""
+DEAD_LETTER_OVERHEAD_BYTES: Final = 12288
+"""More than a dead letter says of itself, and its record beside it, with the longest names."""
 
 PATH_MAX: Final = 32
-"""Queues that a letter leaves by itself before it goes to the default dead letter queue; and full queues that drop a
-message for the letter of another one, each nested in the one before."""
+"""Queues that a dead letter leaves by itself before it goes to the default dead letter queue; and full queues that drop
+a message for the dead letter of another one, each nested in the one before."""
 
 
-def letter_bytes_of(message: Message) -> int:
-    """What the letter of `message` takes at most."""
-    return len(message.body) + len(message.envelope.headers) + LETTER_OVERHEAD_BYTES
+def dead_letter_bytes_of(message: Message) -> int:
+    """What the dead letter of `message` takes at most."""
+    return len(message.body) + len(message.envelope.headers) + DEAD_LETTER_OVERHEAD_BYTES
 
 
 class DeadLetters:
@@ -78,7 +79,7 @@ class DeadLetters:
         self._publish = publish
         self._defaults_of = defaults_of
         self._route = route
-        # Queues whose letters are being accepted: a letter can make a full queue drop another message.
+        # Queues whose dead letters are being accepted: a dead letter can make a full queue drop another message.
         self._leaving: list[str] = []
 
     def accept(self, message: Message, reason: str, target: str, out: Outcome) -> int:
@@ -92,7 +93,7 @@ class DeadLetters:
             path.insert(0, _path_line(envelope.destination))
         chosen, cost = self._chosen(message, reason, target)
         queues = self._allowed(message, reason, chosen)
-        out.cost += cost + len(chosen) + LETTER_COST * len(queues)
+        out.cost += cost + len(chosen) + DEAD_LETTER_COST * len(queues)
         headers = b"dead-letter-reason:%b\ndead-letter-from:%b\n%bdead-letter-deliveries:%d\n%b%b%b%b%b" % (
             reason.encode(),
             _escaped(envelope.destination),
@@ -112,7 +113,7 @@ class DeadLetters:
             self._leaving.pop()
 
     def queues_of(self, message: Message, reason: str, target: str) -> Sequence[str]:
-        """The queues that get a letter of `message`.
+        """The queues that get a dead letter of `message`.
 
         `target` is a queue, or an exchange with a routing key: `/exchange/NAME/KEY`. Without key, that counts by which
         the message came: of its exchange, else the name of the queue that it leaves. None if the default dead letter
@@ -133,7 +134,7 @@ class DeadLetters:
         return [one for one in queues if one != source], cost
 
     def _allowed(self, message: Message, reason: str, queues: Sequence[str]) -> Sequence[str]:
-        """Those of `queues` to which a letter may go, or the default dead letter queue."""
+        """Those of `queues` to which a dead letter may go, or the default dead letter queue."""
         source = message.envelope.destination
         path = _path_of(message, reason)
         if len(path) >= PATH_MAX or len(self._leaving) >= PATH_MAX:
@@ -141,15 +142,15 @@ class DeadLetters:
         elif self._leaving or path:
             queues = [one for one in queues if one not in self._leaving and _path_line(one) not in path]
         if len(queues) > 1:
-            most = min(copies_left(message.envelope.headers), COPIES_BYTES_MAX // letter_bytes_of(message))
+            most = min(copies_left(message.envelope.headers), COPIES_BYTES_MAX // dead_letter_bytes_of(message))
             queues = () if len(queues) > most else queues
         if queues:
             return queues
         return () if source == DEAD_LETTERS or DEAD_LETTERS in self._leaving else (DEAD_LETTERS,)
 
-    def letters_bytes_of(self, message: Message, reason: str, target: str) -> int:
-        """What the letters of `message` take at most."""
-        return len(self.queues_of(message, reason, target)) * letter_bytes_of(message)
+    def dead_letters_bytes_of(self, message: Message, reason: str, target: str) -> int:
+        """What the dead letters of `message` take at most."""
+        return len(self.queues_of(message, reason, target)) * dead_letter_bytes_of(message)
 
     def move(
         self,
@@ -179,16 +180,16 @@ class DeadLetters:
 
     def _accept(self, message: Message, queues: Sequence[str], headers: bytes, out: Outcome) -> int:
         envelope = message.envelope
-        letters: list[Envelope] = []
+        dead_letters: list[Envelope] = []
         for queue in queues:
             block = headers
             for name, value in self._defaults_of(queue).items():
                 line = b"%b:" % name.encode()
                 if not block.startswith(line) and b"\n" + line not in block:
                     block += b"%b%b\n" % (line, value.encode())
-            letters.append(Envelope(queue, DestinationKind.QUEUE, block, envelope.durable))
+            dead_letters.append(Envelope(queue, DestinationKind.QUEUE, block, envelope.durable))
         dot = message.dot if message.sequence > 0 else None
-        return self._publish(letters, message.body, out, envelope.destination, dot)
+        return self._publish(dead_letters, message.body, out, envelope.destination, dot)
 
 
 def source_of(message: Message) -> str:
@@ -203,7 +204,7 @@ def _is_by_itself(reason: str) -> bool:
 
 
 def _routing(message: Message, target: str) -> tuple[str, str]:
-    """The exchange that `target` names, and the routing key with which it gets a letter of `message`."""
+    """The exchange that `target` names, and the routing key with which it gets a dead letter of `message`."""
     name, has_key, key = target.removeprefix(PREFIX).partition("/")
     if not has_key:
         exchange, key = came_through(properties_of(message.envelope), message.envelope.destination)

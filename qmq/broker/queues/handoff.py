@@ -25,10 +25,10 @@ from qmq.broker.queues.settlement import Settlement
 from qmq.broker.queues.state.served_messages import Gathered
 from qmq.model.dots import Dot
 
-LETTERS_WAIT_US: Final = 30_000_000
+DEAD_LETTERS_WAIT_US: Final = 30_000_000
 """After a takeover, what expires of the owner's messages is not delivered, and not dead-lettered yet. The owner may
-have written the letter, and delivered it, before any node had the record. When it is back after a pause, the record is
-here, and there is one letter."""
+have written the dead letter, and delivered it, before any node had the record. When it is back after a pause, the
+record is here, and there is one dead letter."""
 
 
 class Handoff:
@@ -150,7 +150,7 @@ class Handoff:
         self._owned.serves.add(owner)
         registry.shared.clocks.serve(owner)
         if owner != registry.node:
-            owned.letters_from_us[owner] = out.now_us + LETTERS_WAIT_US
+            owned.dead_letters_from_us[owner] = out.now_us + DEAD_LETTERS_WAIT_US
         registry.serves_own = registry.node in self._owned.serves
         if owner == registry.node:
             self._paging.served_elsewhere()
@@ -213,7 +213,7 @@ class Handoff:
         registry, owned = self._registry, self._owned
         if owner in self._owned.serves:
             self._owned.serves.discard(owner)
-            owned.letters_from_us.pop(owner, None)
+            owned.dead_letters_from_us.pop(owner, None)
             registry.shared.clocks.cease(owner)
             registry.serves_own = registry.node in self._owned.serves
             for queue in list(registry.by_name.values()):

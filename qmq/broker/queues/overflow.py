@@ -39,8 +39,8 @@ class Overflow:
         """
         while not queue.fits(messages, body_bytes):
             if queue.rules.keeps_dropped and out.cost >= COST_MAX:
-                # Of one message that comes in, the letters of others can become very many: until the next message comes
-                # the queue is longer than it may be.
+                # Of one message that comes in, the dead letters of others can become very many: until the next message
+                # comes the queue is longer than it may be.
                 return True
             oldest = queue.oldest()
             if oldest is None:
@@ -48,10 +48,10 @@ class Overflow:
                 queue.loads_lowest_first = True
                 queue.load(out)
                 return backlog.has_more(queue) or not queue.is_counted
-            if out.letters_left is not None and queue.rules.keeps_dropped:
-                letters = self._redelivery.dead_letters
-                out.letters_left -= letters.letters_bytes_of(oldest, OVERFLOW, queue.rules.dead_letter)
-                if out.letters_left < 0:
+            if out.dead_letters_left is not None and queue.rules.keeps_dropped:
+                dead_letters = self._redelivery.dead_letters
+                out.dead_letters_left -= dead_letters.dead_letters_bytes_of(oldest, OVERFLOW, queue.rules.dead_letter)
+                if out.dead_letters_left < 0:
                     # The same, because one transaction is one batch.
                     queue.push_back([oldest])
                     return True

@@ -2,8 +2,8 @@
 
 Other ways in which a message leaves without a consumer, such as expiry, are here, too. If a message reaches its
 delivery limit while another node may serve it, it is `postponed`. That node may dead-letter it as well, and there would
-be two letters. So its failure is counted, and it stays. Before anything is delivered again, the node dead-letters what
-it still serves.
+be two dead letters. So its failure is counted, and it stays. Before anything is delivered again, the node dead-letters
+what it still serves.
 """
 
 from collections.abc import Callable, Mapping
@@ -107,7 +107,7 @@ class Redelivery:
         for returned in returns:
             message, why, asks = returned
             state, target = self._state_after(queue, message.attempts, why, asks)
-            if state is MessageState.DEAD and target and out.cost >= COST_MAX and out.letters_left is None:
+            if state is MessageState.DEAD and target and out.cost >= COST_MAX and out.dead_letters_left is None:
                 # As on a full disk: it comes once more.
                 state = MessageState.DELAYED
             if state is MessageState.DEAD and self._must_wait(queue, message):
@@ -134,7 +134,7 @@ class Redelivery:
         queue.push_back(again)
 
     def _state_after(self, queue: Queue, attempts: int, why: Back, asks: Asks | None) -> tuple[MessageState, str]:
-        """What becomes of a message that has come back so often, and where its letter goes, if there is one."""
+        """What becomes of a message that has come back so often, and where its dead letter goes, if there is one."""
         rules = queue.rules
         limit = rules.delivery_limit if asks is None or asks.delivery_limit is None else asks.delivery_limit
         target = rules.dead_letter if asks is None or asks.dead_letter is None else asks.dead_letter
@@ -184,7 +184,7 @@ class Redelivery:
 
     # Dead letters and expiry
 
-    def letter_bytes(self, delivery: Delivery, why: Back) -> int:
+    def dead_letter_bytes(self, delivery: Delivery, why: Back) -> int:
         """What the dead letters take that a NACK of `delivery` leads to; 0 where it leads to none here."""
         message = delivery.message
         if message.settled or message.owner is not None:
@@ -194,7 +194,7 @@ class Redelivery:
         state, target = self._state_after(queue, max(message.attempts, 0) + 1, why, subscription.asks)
         if state is not MessageState.DEAD or not target:
             return 0
-        return self.dead_letters.letters_bytes_of(message, _reason(why), target)
+        return self.dead_letters.dead_letters_bytes_of(message, _reason(why), target)
 
     def _dead_letter(self, queue: Queue, message: Message, reason: str, target: str, out: Outcome) -> None:
         """An own message that no consumer has is settled; with a `target`, a dead letter is accepted there."""
@@ -258,7 +258,7 @@ class Redelivery:
         """The time of these messages of the store has passed; those in memory see to it themselves, and those that
         consumers of a peer have are left to them.
 
-        Returns whether there were not too many letters for one turn.
+        Returns whether there were not too many dead letters for one turn.
         """
         for message in messages:
             if out.cost >= COST_MAX:
@@ -267,7 +267,7 @@ class Redelivery:
                 continue
             is_superseded = self._registry.first_attempts.is_superseded(message)
             keeps_dropped = self._registry.rules_for(message.envelope.destination).keeps_dropped and not is_superseded
-            if keeps_dropped and (self._shared.is_disk_full() or self._letter_from_us(message) > out.now_us):
+            if keeps_dropped and (self._shared.is_disk_full() or self._dead_letter_from_us(message) > out.now_us):
                 continue
             if self._paging.take_stored(message):
                 queue = self._registry.get(message.envelope.destination)
@@ -280,20 +280,21 @@ class Redelivery:
                 self._registry.forget_if_idle(queue)
         return True
 
-    def _letter_from_us(self, message: Message) -> int:
-        """From when on this node dead-letters an expired message; until then its owner may be back with the letter."""
-        return self._owned.letters_from_us.get(message.origin.node, 0)
+    def _dead_letter_from_us(self, message: Message) -> int:
+        """From when on this node dead-letters an expired message; until then its owner may be back with the dead
+        letter."""
+        return self._owned.dead_letters_from_us.get(message.origin.node, 0)
 
     def _expired(self, message: Message, out: Outcome) -> None:
         queue = self._registry.get(message.envelope.destination)
-        # A transaction is one batch, and has no room for letters of what happens to expire beside it.
-        must_wait = self._shared.is_disk_full() or out.letters_left is not None
+        # A transaction is one batch, and has no room for dead letters of what happens to expire beside it.
+        must_wait = self._shared.is_disk_full() or out.dead_letters_left is not None
         is_kept = queue.rules.keeps_dropped and bool(queue.rules.dead_letter)
         if self._registry.is_fenced() or (is_kept and must_wait):
             queue.delay(message, out.now_us + FULL_PAUSE_US)
             return
-        if is_kept and self._letter_from_us(message) > out.now_us:
-            queue.delay(message, self._letter_from_us(message))
+        if is_kept and self._dead_letter_from_us(message) > out.now_us:
+            queue.delay(message, self._dead_letter_from_us(message))
             return
         if is_kept and out.cost >= COST_MAX:
             queue.delay(message, out.now_us + TURN_PAUSE_US)

@@ -22,28 +22,30 @@ def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **sou
     """Show dead letters by queue and reason.
 
     Shows their number and the newest bodies. --destination and --pattern choose queues where messages failed, or dead
-    letter queues. --redrive writes one line of JSON per dead letter. Remove the lines that should not be sent again,
-    and send the others with qmq pipeline replay --list.
+    dead letter queues. --redrive writes one line of JSON per dead letter. Remove the lines that should not be sent
+    again, and send the others with qmq pipeline replay --list.
     """
     read_source(archive=archive, **source)
     with job("dead-letters") as spark, progress("dead letters", quiet=as_json) as show:
         from ...spark.jobs import dead_letters as jobs
         from ...spark.jobs.tasks import watched
 
-        letters = jobs.read_letters(spark, given_source(**source), archive).cache()
+        dead_letters = jobs.read_dead_letters(spark, given_source(**source), archive).cache()
         with watched(spark, show):
-            found = jobs.dead_letters(letters)
+            found = jobs.dead_letters(dead_letters)
             if redrive is not None:
                 with open(redrive, "w", encoding="utf-8") as file:
-                    file.writelines(f"{line}\n" for line in jobs.redrive_lines(letters))
+                    file.writelines(f"{line}\n" for line in jobs.redrive_lines(dead_letters))
     if as_json:
         for group in found:
             times = {"first": group.first.isoformat(), "last": group.last.isoformat()}
-            print_json({**asdict(group), **times, "examples": [body_text(body) for body in group.examples]})
+            facts = asdict(group)
+            facts["letters"] = facts.pop("dead_letters")  # the name that scripts know
+            print_json({**facts, **times, "examples": [body_text(body) for body in group.examples]})
         return
     head = ["QUEUE", "REASON", "LETTERS", "DELIVERIES", "FIRST", "LAST"]
     rows = [
-        [group.queue, group.reason, group.letters, group.deliveries_most]
+        [group.queue, group.reason, group.dead_letters, group.deliveries_most]
         + [f"{time:%Y-%m-%d %H:%M:%S}" for time in (group.first, group.last)]
         for group in found[:GROUPS_SHOWN]
     ]

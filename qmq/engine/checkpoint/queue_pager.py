@@ -303,8 +303,8 @@ class QueuePager:
         doubt_us = context.broker.clocks.in_doubt_us
         look = partial(_expired, served, now_us - doubt_us, self._sweep_rows, self._sweep_bytes)
         rows, is_full, next_us = await context.environment.run_blocking(look)
-        letters = [at_us for at_us in context.broker.queues.owned.letters_from_us.values() if at_us > now_us]
-        next_us = min([next_us, *letters] if next_us else letters, default=0)
+        dead_letters = [at_us for at_us in context.broker.queues.owned.dead_letters_from_us.values() if at_us > now_us]
+        next_us = min([next_us, *dead_letters] if next_us else dead_letters, default=0)
         context.check_damage()
         if self._ceased(served) or context.broker.queues.held:
             self.sweep_at(now_us + 1_000_000)

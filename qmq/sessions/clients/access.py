@@ -93,7 +93,7 @@ class Access:
             return
         rights = self.rights_of(session.principal)
         light = {} if known.listener is None else known.listener.topics
-        letters = {id: one.asks.dead_letter for id, one in known.subscriptions.items() if one.asks is not None}
+        dead_letters = {id: one.asks.dead_letter for id, one in known.subscriptions.items() if one.asks is not None}
         sources = {id: one.source for id, one in known.subscriptions.items() if one.source}
         subscribed = {id: one.destination for id, one in known.subscriptions.items()}
         owners = {id: self._owner_of(one) for id, one in known.subscriptions.items()}
@@ -104,7 +104,7 @@ class Access:
                     check_owner(rights, destination, owner)
                 if source := sources.get(id):
                     rights.check_subscribe(source)
-                if target := letters.get(id):
+                if target := dead_letters.get(id):
                     rights.check(Action.SEND, target)
             except Refused as refused:
                 if not session.keep_open:

@@ -67,11 +67,11 @@ async def declare_queue(
     is_replacing = is_said(headers, "replace")
     user = None if principal is None else principal.name
     rights, destination = context.rights_of(principal), f"/control/declare{queue}"
-    letters = declared.letters_of(queue, value)
+    dead_letters = declared.dead_letters_of(queue, value)
     # Its messages are of others, unless the client could have consumed them.
     is_taking = bool(value) and queue not in declared.texts and not rights.allows(Action.SUBSCRIBE, queue)
-    is_taking = bool(letters) or (is_taking and await is_in_use())
-    whole = Effect(is_taking=is_taking, sends_to=letters)
+    is_taking = bool(dead_letters) or (is_taking and await is_in_use())
+    whole = Effect(is_taking=is_taking, sends_to=dead_letters)
 
     def check() -> bool:
         """Whether the queue is declared so already. Raises Refused."""

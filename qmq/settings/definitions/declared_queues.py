@@ -130,7 +130,7 @@ class DeclaredQueues:
         """Whether this user has declared the queue, or none has. One that was declared without login is no user's."""
         return queue not in self.texts or (user is not None and self.owner_of(queue) == user)
 
-    def letters_of(self, queue: str, value: Value) -> str:
+    def dead_letters_of(self, queue: str, value: Value) -> str:
         """Where the queue's messages go by this declaration, with any key unless it is fixed; "": nowhere.
 
         Messages that are dropped by an `overflow` go where the policy says, if the declaration does not.

@@ -72,7 +72,7 @@ def _declared(context: LeftBehindContext) -> Iterator[tuple[str, list[Need], str
         user = declared.owner_of(queue) if "dead_letter" in text or "overflow" in text else ""
         if user:
             with suppress(ConfigError):  # Written by a later version of the software: it has no effect here.
-                letters = declared.letters_of(queue, json.loads(text))
-                if letters:
-                    needs = needs_of(f"/control/declare{queue}", effect=Effect(is_taking=True, sends_to=letters))
-                    yield user, needs, f"the dead letters of {queue} to {letters}"
+                dead_letters = declared.dead_letters_of(queue, json.loads(text))
+                if dead_letters:
+                    needs = needs_of(f"/control/declare{queue}", effect=Effect(is_taking=True, sends_to=dead_letters))
+                    yield user, needs, f"the dead letters of {queue} to {dead_letters}"

@@ -29,19 +29,19 @@ class BadList(QmqError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letters:
+class DeadLetterGroup:
     """Dead letters of one queue for one reason. `examples`: beginnings of some bodies."""
 
     queue: str
     reason: str
-    letters: int
+    dead_letters: int
     first: datetime
     last: datetime
     deliveries_most: int
     examples: tuple[bytes, ...]
 
 
-def read_letters(spark: SparkSession, given: dict[str, str], archive: str | None = None) -> DataFrame:
+def read_dead_letters(spark: SparkSession, given: dict[str, str], archive: str | None = None) -> DataFrame:
     """The dead letters as `messages.read_messages` has them: of queues that `given` chooses, or kept in them.
 
     Raises BadOption, and ArchiveError when `archive` is none.
@@ -52,7 +52,7 @@ def read_letters(spark: SparkSession, given: dict[str, str], archive: str | None
     return messages.where(is_chosen(options) | is_chosen(options, _header("from")))
 
 
-def letters_of(messages: DataFrame) -> DataFrame:
+def dead_letters_of(messages: DataFrame) -> DataFrame:
     """Only the dead letters, with `queue`, `reason`, `deliveries` and the old message's id as columns."""
     return messages.where(_header("reason").isNotNull()).select(
         "*",
@@ -67,13 +67,13 @@ def _header(name: str) -> Column:
     return f.element_at("headers", f"dead-letter-{name}")
 
 
-def dead_letters(messages: DataFrame) -> list[Letters]:
+def dead_letters(messages: DataFrame) -> list[DeadLetterGroup]:
     """Dead letters by queue and reason, the most first."""
     rows = (
-        letters_of(messages)
+        dead_letters_of(messages)
         .groupBy("queue", "reason")
         .agg(
-            f.count("*").alias("letters"),
+            f.count("*").alias("dead_letters"),
             # Numbers, because Spark makes times of this machine's zone of its own, and does not say so.
             f.unix_micros(f.min("timestamp")).alias("first_us"),
             f.unix_micros(f.max("timestamp")).alias("last_us"),
@@ -81,14 +81,14 @@ def dead_letters(messages: DataFrame) -> list[Letters]:
             # The newest bodies: present failures matter most.
             f.max_by(f.substring("body", 1, EXAMPLE_BYTES), "timestamp", EXAMPLES).alias("examples"),
         )
-        .orderBy(f.desc("letters"), "queue", "reason")
+        .orderBy(f.desc("dead_letters"), "queue", "reason")
         .limit(GROUPS_MAX)
     )
     return [
-        Letters(
+        DeadLetterGroup(
             queue=row.queue or "",
             reason=row.reason,
-            letters=row.letters,
+            dead_letters=row.dead_letters,
             first=time_of(row.first_us),
             last=time_of(row.last_us),
             deliveries_most=row.deliveries,
@@ -100,7 +100,7 @@ def dead_letters(messages: DataFrame) -> list[Letters]:
 
 def redrive_lines(messages: DataFrame) -> Iterator[str]:
     """A line of JSON per dead letter: its own `id`, and the queue to send it `to`. Lines may be taken out by hand."""
-    chosen = letters_of(messages).orderBy("timestamp", "origin", "sequence").limit(REDRIVE_MAX)
+    chosen = dead_letters_of(messages).orderBy("timestamp", "origin", "sequence").limit(REDRIVE_MAX)
     for row in chosen.select("origin", "sequence", "queue", "reason", "message_id").toLocalIterator():
         facts = {"id": f"{row.origin}-{row.sequence}", "to": row.queue, "reason": row.reason, "was": row.message_id}
         yield json.dumps(facts, ensure_ascii=False)

@@ -62,14 +62,14 @@ class DestinationStatistics:
 def read_records(spark: SparkSession, given: dict[str, str]) -> DataFrame:
     """Every record once, with what statistics need of it.
 
-    `chosen`: whether it is of the destinations in `given`; `letter_of`: of which of these it is a dead letter.
+    `chosen`: whether it is of the destinations in `given`; `dead_letter_of`: of which of these it is a dead letter.
     """
     options = read_options({**given, "view": "records"})
     everything = {name: value for name, value in given.items() if not name.lower().startswith("subscribe")}
     records = spark.read.format("qmq").options(**{**everything, "view": "records", "columns": COLUMNS}).load()
     source = f.element_at("headers", DEAD_LETTER_HEADER)
     records = records.withColumn("chosen", is_chosen(options))
-    return records.withColumn("letter_of", f.when(is_chosen(options, source), source))
+    return records.withColumn("dead_letter_of", f.when(is_chosen(options, source), source))
 
 
 def stats(records: DataFrame, *, window: str = WINDOW) -> DestinationStatistics:
@@ -78,20 +78,20 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> DestinationStatistics:
     # However long ago the chosen destinations had something: until then their messages wait.
     end_us = records.agg(f.unix_micros(f.max("timestamp"))).collect()[0][0]
     # Dead letters elsewhere, too: they settle messages of the chosen destinations.
-    records = records.where(f.col("chosen") | f.col("letter_of").isNotNull())
+    records = records.where(f.col("chosen") | f.col("dead_letter_of").isNotNull())
     messages = records.where("kind in ('PUBLISH', 'DEAD')").select(
         "destination",
         "message_id",
         "timestamp",
         f.length("body").alias("size"),
-        "letter_of",
+        "dead_letter_of",
         "chosen",
     )
     settles = records.where("settled is not null").select(
         f.explode("settled").alias("message_id"),
         f.col("timestamp").alias("settled_at"),
         node_of("origin").alias("settled_by"),
-        f.when(f.col("kind") == "DEAD", f.col("letter_of"))
+        f.when(f.col("kind") == "DEAD", f.col("dead_letter_of"))
         .otherwise(f.when(f.col("chosen"), f.col("destination")))
         .alias("queue"),
     )
@@ -110,10 +110,10 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> DestinationStatistics:
     try:
         known = joined.where("chosen")
         unknown = joined.where("timestamp is null and queue is not null").withColumn("destination", f.col("queue"))
-        letters = joined.where("letter_of is not null").withColumn("destination", f.col("letter_of"))
+        dead_letters = joined.where("dead_letter_of is not null").withColumn("destination", f.col("dead_letter_of"))
         settled = known.where("settled_at is not null").unionByName(unknown)
-        windows = windows_of(known, settled, letters, failures, window=window)
-        counted = (_counted(letters, "dead_letters", f.count("*")), _counted(failures, "failures", f.sum("count")))
+        windows = windows_of(known, settled, dead_letters, failures, window=window)
+        counted = (_counted(dead_letters, "dead_letters", f.count("*")), _counted(failures, "failures", f.sum("count")))
         totals = _totals(known, counted, end_us)
         return DestinationStatistics(windows.rows, totals, windows.is_cut)
     finally:
@@ -180,7 +180,7 @@ def follow(
     everything = {name: value for name, value in given.items() if not name.lower().startswith("subscribe")}
     asked = {**everything, "view": "records", "columns": FOLLOWED}
     stream = spark.readStream.format("qmq").options(**asked).load()
-    windows = streamed(stream, window=window, lateness=lateness, letter_of=DEAD_LETTER_HEADER)
+    windows = streamed(stream, window=window, lateness=lateness, dead_letter_of=DEAD_LETTER_HEADER)
     windows = windows.where(is_chosen(options))
     files = windows.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
     with utc_times(spark):

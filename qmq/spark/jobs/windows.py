@@ -68,13 +68,13 @@ class _Facts:
 
 
 def windows_of(
-    messages: DataFrame, settles: DataFrame, letters: DataFrame, failures: DataFrame, *, window: str
+    messages: DataFrame, settles: DataFrame, dead_letters: DataFrame, failures: DataFrame, *, window: str
 ) -> Windows:
     """Put together what happened.
 
     `messages`: destination, timestamp, size, settled_at (null: waits). `settles`: destination, settled_at, settled_by,
-    timestamp and settle_seconds (null where the message was not read). `letters`: destination, timestamp, one row each.
-    `failures`: destination, timestamp, count. `window` as Spark writes intervals.
+    timestamp and settle_seconds (null where the message was not read). `dead_letters`: destination, timestamp, one row
+    each. `failures`: destination, timestamp, count. `window` as Spark writes intervals.
     """
     accepted = _collect(
         messages.groupBy(_in("timestamp", window), "destination").agg(
@@ -96,7 +96,9 @@ def windows_of(
             f.unix_micros(f.min("timestamp")).alias("first_us"),
         )
     )
-    dead = _collect(letters.groupBy(_in("timestamp", window), "destination").agg(f.count("*").alias("dead_letters")))
+    dead = _collect(
+        dead_letters.groupBy(_in("timestamp", window), "destination").agg(f.count("*").alias("dead_letters"))
+    )
     failed = _collect(failures.groupBy(_in("timestamp", window), "destination").agg(f.sum("count").alias("failures")))
     end = min(
         (_key(part[WINDOWS_MAX]) for part in (accepted, settled, dead, failed) if len(part) > WINDOWS_MAX), default=None
@@ -214,17 +216,17 @@ def _attempts(body: bytes | None) -> list[tuple[str, int]]:
     return [(str(dot), count) for dot, count in unpack_attempts(bytes(body)).items()]
 
 
-def streamed(records: DataFrame, *, window: str, lateness: str, letter_of: str) -> DataFrame:
+def streamed(records: DataFrame, *, window: str, lateness: str, dead_letter_of: str) -> DataFrame:
     """The windows of a stream of records, each when the newest record is `lateness` beyond its end.
 
     Without what takes a message and its settle together: times to settle, and what waits. A message that two nodes
-    settled counts twice, and so does a failure that another node notes once more, because it heard of it. `letter_of`:
-    the header that says whose dead letter a message is.
+    settled counts twice, and so does a failure that another node notes once more, because it heard of it.
+    `dead_letter_of`: the header that says whose dead letter a message is.
     """
     node = node_of("origin")
     kind, destination, settled = f.col("kind"), f.col("destination"), f.size("settled")
-    # What found no room in its queue was never in it: its letter settles nothing.
-    source = f.when(kind.isin("PUBLISH", "DEAD"), f.element_at("headers", letter_of))
+    # What found no room in its queue was never in it: its dead letter settles nothing.
+    source = f.when(kind.isin("PUBLISH", "DEAD"), f.element_at("headers", dead_letter_of))
     dead = {"settled": f.when(kind == "DEAD", settled), "settled_by": f.when(kind == "DEAD", node)}
     happened = f.array(
         f.when(kind.isin("PUBLISH", "DEAD"), _happened(destination, size=f.length("body"))),

@@ -259,7 +259,7 @@ class _Maker:
         return names.take(pa.array(self._found.batch))
 
     def _bodies(self) -> pa.Array:
-        """Bodies; of a record that is a dead letter and a settle in one, the letter's."""
+        """Bodies; of a record that is a dead letter and a settle in one, the dead letter's."""
         bodies = self._found.body()
         dead = np.flatnonzero(self._found.kind == RecordKind.DEAD)
         if not len(dead):

@@ -150,10 +150,10 @@ class Compaction:
                     self._settle(destination, of, sequences)
             elif kind == RecordKind.DEAD and queues:
                 self.vector[origin] = sequence
-                queue, dead, letter = unpack_dead(body)
+                queue, dead, dead_letter = unpack_dead(body)
                 self._settle(queue, dead.origin, [dead.sequence])
                 if not self._waited(Dot(origin, sequence)):
-                    live[sequence] = (sequence, timestamp_us, what, destination, headers, letter)
+                    live[sequence] = (sequence, timestamp_us, what, destination, headers, dead_letter)
             elif kind == RecordKind.ATTEMPTS and queues:
                 self.vector[origin] = sequence
                 self._fail(destination, unpack_attempts(body))

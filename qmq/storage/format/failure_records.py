@@ -3,8 +3,8 @@
 ATTEMPTS says how often messages have come back. Counts are absolute and only grow, so the record may be read twice,
 late or in another order; one that comes before its message, from another origin, is forgotten.
 
-DEAD is a PUBLISH and a SETTLE in one: the record accepts a letter for its destination, with its headers, and its body
-names the message that is settled by it. A node that has the record has both, however the log is cut.
+DEAD is a PUBLISH and a SETTLE in one: the record accepts a dead letter for its destination, with its headers, and its
+body names the message that is settled by it. A node that has the record has both, however the log is cut.
 """
 
 from collections.abc import Iterable
@@ -42,7 +42,8 @@ def unpack_attempts(body: bytes) -> dict[Dot, int]:
 
 
 def pack_dead(queue: str, dot: Dot, body: bytes) -> bytes:
-    """`[queue, node, incarnation, sequence, body]`: the message `dot` of `queue` is settled; `body` is the letter's."""
+    """`[queue, node, incarnation, sequence, body]`: the message `dot` of `queue` is settled; `body` is the dead
+    letter's."""
     packed: bytes = msgpack.packb([queue, dot.origin.node, dot.origin.incarnation, dot.sequence, body])
     return packed
 
@@ -50,10 +51,10 @@ def pack_dead(queue: str, dot: Dot, body: bytes) -> bytes:
 def unpack_dead(body: bytes) -> tuple[str, Dot, bytes]:
     """The inverse of `pack_dead`. Raises CorruptLog for anything else."""
     try:
-        queue, node, incarnation, sequence, letter = msgpack.unpackb(body)
+        queue, node, incarnation, sequence, dead_letter = msgpack.unpackb(body)
         dot = Dot(Origin(text_of(node), number_of(incarnation, INCARNATION_MAX)), number_of(sequence))
-        if type(letter) is not bytes:
-            raise ValueError("a letter's body is bytes")
-        return text_of(queue), dot, letter
+        if type(dead_letter) is not bytes:
+            raise ValueError("a dead letter's body is bytes")
+        return text_of(queue), dot, dead_letter
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptLog(f"not a dead letter: {error}") from error

@@ -89,7 +89,7 @@ def test_letters_are_records_of_one_batch_and_the_last_one_settles_the_message()
 
     first, last = out.records
     assert isinstance(first, Message) and isinstance(last, DeadLetter)
-    assert (first.envelope.destination, last.letter.envelope.destination) == (AUDIT, BAD)
+    assert (first.envelope.destination, last.dead_letter.envelope.destination) == (AUDIT, BAD)
     assert (first.sequence, last.sequence, last.dot) == (2, 3, Dot(A, 1))
     (batch,) = encode_records(A, [out])
     assert [record.kind for record in batch_records(batch)] == [RecordKind.PUBLISH, RecordKind.DEAD]

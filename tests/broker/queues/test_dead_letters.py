@@ -66,7 +66,7 @@ def test_letter_and_settle_are_one_record() -> None:
     (burial,) = out.records
     assert isinstance(burial, DeadLetter)
     assert (burial.queue, burial.dot) == (JOBS, Dot(A, 1))
-    assert (burial.sequence, burial.letter.sequence) == (2, 2)
+    assert (burial.sequence, burial.dead_letter.sequence) == (2, 2)
     assert out.needs_commit
 
 

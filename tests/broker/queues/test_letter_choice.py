@@ -15,7 +15,7 @@ from qmq.broker.queues.dead_letters import (
     PATH_MAX,
     REJECTED,
     DeadLetters,
-    letter_bytes_of,
+    dead_letter_bytes_of,
 )
 from qmq.model.dots import Dot, Origin
 
@@ -63,7 +63,7 @@ def test_as_many_queues_get_a_letter_as_copies_are_left(left: int, count: int, i
 
 @pytest.mark.parametrize("part", ["body", "headers"])
 def test_letters_of_a_message_have_room_for_exactly_their_bytes(part: str) -> None:
-    half = COPIES_BYTES_MAX // 2 - letter_bytes_of(message(body=b""))
+    half = COPIES_BYTES_MAX // 2 - dead_letter_bytes_of(message(body=b""))
     queues = ["/queue/q1", "/queue/q2"]
 
     def large(size: int) -> Message:

@@ -180,7 +180,7 @@ def test_new_rules_count_from_the_next_message_on() -> None:
 
 
 @pytest.mark.parametrize("headers", [b"", b"priority:6\nbeanstalk-priority:20\n", b"JMSXGroupID:g\n"])
-@pytest.mark.parametrize("bound", ["cost", "letters_left"])
+@pytest.mark.parametrize("bound", ["cost", "dead_letters_left"])
 def test_what_has_no_room_for_its_letter_in_one_decision_stays_in_line(bound: str, headers: bytes) -> None:
     """Before, it was in no line until the next start: counted and kept, and delivered to no consumer."""
     node = node_with("drop-oldest", 2, keeps=True)

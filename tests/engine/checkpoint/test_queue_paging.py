@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.broker.consumers.outcome import LETTER_COST, Outcome
+from qmq.broker.consumers.outcome import DEAD_LETTER_COST, Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.queues import redelivery
 from qmq.broker.queues.dispatch import expiry
@@ -423,7 +423,7 @@ async def test_what_expires_in_the_store_is_dead_lettered_in_turns(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
-    monkeypatch.setattr(redelivery, "COST_MAX", 3 * LETTER_COST)
+    monkeypatch.setattr(redelivery, "COST_MAX", 3 * DEAD_LETTER_COST)
     rig = Rig(destinations=DestinationSettings(policies=(policy,)))
     async with rig.run():
         client, queues = await rig.connect(), rig.alive.broker.queues
@@ -451,7 +451,7 @@ async def test_letters_of_what_expires_are_on_the_disk_and_others_have_as_long_b
 ) -> None:
     policy = DestinationPolicy(pattern=JOBS, dead_letter="/queue/late")
     for module in (redelivery, expiry, deadline_timer):
-        monkeypatch.setattr(module, "COST_MAX", 3 * LETTER_COST)
+        monkeypatch.setattr(module, "COST_MAX", 3 * DEAD_LETTER_COST)
     rig = Rig(destinations=DestinationSettings(policies=(policy,)))
     async with rig.run():
         node = rig.alive

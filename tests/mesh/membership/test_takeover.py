@@ -13,7 +13,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.copy_budget import copies_left
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import DEAD_LETTERS
-from qmq.broker.queues.handoff import LETTERS_WAIT_US
+from qmq.broker.queues.handoff import DEAD_LETTERS_WAIT_US
 from qmq.broker.takeover.campaigns import Campaign
 from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import Beat, Bid, Term
@@ -101,9 +101,9 @@ async def test_of_an_owner_that_stays_away_the_letter_of_an_expiry_comes_later(a
         await other.send(subscribe(JOBS, ack="auto"))
         began = trio.current_time()
 
-        await trio.sleep(LETTERS_WAIT_US / 1_000_000)
+        await trio.sleep(DEAD_LETTERS_WAIT_US / 1_000_000)
         assert await reader.messages(2) == [b"1", b"2"]
-        assert trio.current_time() - began > 5 + LETTERS_WAIT_US / 1_000_000, "it counts from the takeover"
+        assert trio.current_time() - began > 5 + DEAD_LETTERS_WAIT_US / 1_000_000, "it counts from the takeover"
         await nothing_more(other)
 
 

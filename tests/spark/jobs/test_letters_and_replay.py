@@ -15,7 +15,7 @@ from pyarrow.parquet import read_schema
 from qmq.cli import main
 from qmq.model.dots import Dot
 from qmq.spark.jobs.archive import archive
-from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_letters, read_list, redrive_lines
+from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_dead_letters, read_list, redrive_lines
 from qmq.spark.jobs.messages import read_messages
 from qmq.spark.jobs.replay import choose, choose_listed, plan, send
 from qmq.spark.jobs.tables import LOCK, OWN_COLUMNS, TableError, read_table, tables
@@ -49,7 +49,7 @@ def test_dead_letters_are_listed_and_sent_again_by_a_list(spark: Any, log: dict[
     listed = read_list(iter(lines[1:]))
     send(choose_listed(spark, messages, listed), {"servers": stub.address}, name="again")
 
-    assert {(group.queue, group.reason, group.letters, group.deliveries_most) for group in groups} == {
+    assert {(group.queue, group.reason, group.dead_letters, group.deliveries_most) for group in groups} == {
         ("/queue/orders", "rejected", 1, 1),
         ("/queue/orders", "delivery-limit", 1, 20),
     }
@@ -82,12 +82,12 @@ def test_dead_letters_are_chosen_by_the_queue_that_gave_them_up_or_that_keeps_th
     archive(spark, read_options(log), table)
 
     for letters in (
-        read_letters(spark, {**log, **chosen}),
-        read_letters(spark, {**chosen, "servers": "somewhere:1"}, table),
+        read_dead_letters(spark, {**log, **chosen}),
+        read_dead_letters(spark, {**chosen, "servers": "somewhere:1"}, table),
     ):
         assert sorted(row.sequence for row in letters.collect()) == [5, 6]
-        assert sum(group.letters for group in dead_letters(letters)) == 2
-    assert read_letters(spark, {**log, "subscribe": "/queue/other"}).count() == 0
+        assert sum(group.dead_letters for group in dead_letters(letters)) == 2
+    assert read_dead_letters(spark, {**log, "subscribe": "/queue/other"}).count() == 0
 
 
 def test_times_are_utc_wherever_the_machine_is(

@@ -70,8 +70,8 @@ def _expire(queue: Queue, out: Outcome) -> None:
             continue
         expires_us = queue.shared.clocks.expiry(message)
         if queue.rules.keeps_dropped and 0 < expires_us:
-            # Its owner may be back until then, with the letter.
-            expires_us = max(expires_us, queue.shared.owned.letters_from_us.get(message.origin.node, 0))
+            # Its owner may be back until then, with the dead letter.
+            expires_us = max(expires_us, queue.shared.owned.dead_letters_from_us.get(message.origin.node, 0))
         if 0 < expires_us <= now_us:
             if count == AT_ONCE or out.cost >= COST_MAX:
                 queue.expires_us = now_us

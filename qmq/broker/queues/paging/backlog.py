@@ -146,7 +146,8 @@ def evict(queue: Queue, covered: Vector) -> list[Message]:
 
 
 def _window(queue: Queue) -> int:
-    """How many of a level stay. Consumers that choose look through many for theirs, and would read all of them again."""
+    """How many of a level stay. Consumers that choose look through many for theirs, and would read all of them
+    again."""
     if queue.selective is not None:
         return WINDOW
     return fitting(WINDOW, WINDOW_BYTES, queue.held, queue.held_bytes)

@@ -15,7 +15,7 @@ What still doubles a message: two retries, and a first attempt that is with a co
 Attempts with more than SECONDS between them, by the clocks of their nodes, are two messages. If the clock of one of
 these nodes was never heard, as after a relay brought its record, it counts as equal to ours. If that makes two
 messages, they are compared again when a clock is heard for the first time (`take_unjudged`). Dead letters take no part:
-letters from two queues may have one id in the dead letter queue.
+dead letters from two queues may have one id in the dead letter queue.
 """
 
 from typing import Final

@@ -39,7 +39,7 @@ class OwnedMessages:
         self.needs_checkpoint = False
         """Whether memory holds much that could be evicted after a checkpoint."""
         self.serves = {node}
-        self.letters_from_us: dict[str, int] = {}
+        self.dead_letters_from_us: dict[str, int] = {}
         """Other owners that are served → from when on what expires of theirs becomes dead letters."""
         self.gathering: dict[str, Gathered] = {}
         """Owners that are about to be served → what came of them since the takeover began."""

@@ -217,7 +217,8 @@ def delivered_properties(headers: Mapping[str, str], queue: str, vhost: Vhost = 
         properties.headers = table
         rows = [_death(one, vhost) for one in deaths.rows]
         if properties.expiration:
-            # As RabbitMQ: a letter does not expire by it, and a client that sends the letter on does not repeat it.
+            # As RabbitMQ: a dead letter does not expire by it, and a client that sends the dead letter on does not
+            # repeat it.
             for one, row in zip(deaths.rows, rows, strict=True):
                 if (one.reason, one.queue) == (deaths.first.reason, deaths.first.queue):
                     row["original-expiration"] = properties.expiration
