@@ -229,9 +229,9 @@ class Subscriptions:
             out.left.append(subscription)
             if subscription.durable is not None:
                 self._durable_subscriptions.detach(subscription, out)
-            followers = self.fanouts.get(destination, {})
-            followers.pop(subscription, None)
-            if not followers:
+            subscriptions = self.fanouts.get(destination, {})
+            subscriptions.pop(subscription, None)
+            if not subscriptions:
                 self.fanouts.pop(destination, None)
                 self.fanout_costs.pop(destination, None)
             elif subscription.selector is not None:

@@ -33,7 +33,7 @@ TURN_COST: Final = 10_000
 """What selecting may cost in one turn of the event loop, some 2 ms; the last selector asked may exceed it, by 1,012."""
 
 FOLLOW_COST_MAX: Final = 2 * TURN_COST
-"""What selecting for live followers of fanouts may cost in one group of commits; beyond it they read the log."""
+"""What selecting for live subscribers of fanouts may cost in one group of commits; beyond it they read the log."""
 
 DEAD_LETTERS_BYTES_MAX: Final = 18 << 20
 """Of the dead letters that a transaction sets off; the largest message fits."""

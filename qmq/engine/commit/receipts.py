@@ -28,14 +28,14 @@ class Receipts:
 
     def __init__(
         self,
-        copies: ReplicaAcks,
+        replica_acks: ReplicaAcks,
         heartbeats: Heartbeats,
         *,
         put: Callable[[PendingReceipt], None],
         flush: Callable[[], None],
         refuses: bool = False,
     ) -> None:
-        self._copies = copies
+        self._replica_acks = replica_acks
         self._heartbeats = heartbeats
         self._put = put
         self._flush = flush
@@ -48,7 +48,7 @@ class Receipts:
 
     async def slot(self) -> None:
         """Wait until there is room for more responses. No checkpoint when there is."""
-        while self._copies.waiting_bytes >= WAITING_BYTES_MAX:
+        while self._replica_acks.waiting_bytes >= WAITING_BYTES_MAX:
             await self._room.park()
 
     def deliver(self, out: Outcome) -> None:
@@ -59,13 +59,13 @@ class Receipts:
             if answer.level == HEARD and self.interest is not None:
                 answer.sequence = self.interest.version
                 answer.waits = int(self.interest.confirmed < answer.sequence)
-            if self._copies.ask(answer, now):
+            if self._replica_acks.ask(answer, now):
                 self._put(answer)
         self._watch()
 
     def send_early(self, out: Outcome) -> None:
         """Send those receipts of `out` that wait for nothing; they must be its first, and none may wait before them."""
-        if out.levels[0] != (0, ACCEPTED) or self._copies.holds(out.session):
+        if out.levels[0] != (0, ACCEPTED) or self._replica_acks.holds(out.session):
             return
         self.send_freed()
         count = out.levels[1][0] if len(out.levels) > 1 else len(out.receipts)
@@ -75,23 +75,23 @@ class Receipts:
 
     def enrol(self, peers: Iterable[str]) -> None:
         """Set the peers whose disks count from now on."""
-        self._copies.enrol(peers)
+        self._replica_acks.enrol(peers)
 
     def peer_durable(self, peer: str, sequence: int) -> None:
         """`peer` has this node's records up to `sequence` on disk. The caller flushes soon."""
-        was_short = self._copies.short
-        self._freed += self._copies.peer_durable(peer, sequence, trio.current_time())
-        if was_short and not self._copies.short:
+        was_short = self._replica_acks.short
+        self._freed += self._replica_acks.peer_durable(peer, sequence, trio.current_time())
+        if was_short and not self._replica_acks.short:
             log.info("= receipts wait for copies again")
 
     def terms_changed(self) -> None:
         """The terms may show more about which node serves which owner. The caller flushes soon."""
-        self._freed += self._copies.terms_changed(trio.current_time())
+        self._freed += self._replica_acks.terms_changed(trio.current_time())
 
     def interest_progressed(self) -> None:
         """Peers may have confirmed a later version of this node's interest. The caller flushes soon."""
         if self.interest is not None:
-            self._freed += self._copies.interest_confirmed(self.interest.confirmed)
+            self._freed += self._replica_acks.interest_confirmed(self.interest.confirmed)
 
     def send_freed(self) -> None:
         """Put the responses that reports of peers have freed."""
@@ -121,27 +121,27 @@ class Receipts:
             answer.frames = errors + answer.frames
 
     def _watch(self) -> None:
-        due = self._copies.next_deadline
+        due = self._replica_acks.next_deadline
         if due is not None and due < self._due:
             self._heartbeats.forget(self._watched)
             self._due = due
             self._watched = self._heartbeats.watch(due, self._expire)
 
     def _expire(self, now: float) -> float | None:
-        was_short = self._copies.short
-        owners = self._copies.short_owners
-        self._freed += self._copies.expire(now)
-        short = self._copies.short
+        was_short = self._replica_acks.short
+        owners = self._replica_acks.short_owners
+        self._freed += self._replica_acks.expire(now)
+        short = self._replica_acks.short
         if short and short != was_short:
             log.warning("! too few nodes confirm replicas=%d: receipts report that, and do not wait now", short[0])
-        if self._copies.short_owners != owners:
+        if self._replica_acks.short_owners != owners:
             log.warning(
                 "! no majority that includes the serving node of %s confirms ACKs: "
                 "receipts report that, and do not wait now",
-                ", ".join(self._copies.short_owners),
+                ", ".join(self._replica_acks.short_owners),
             )
         self._flush()
-        due = self._copies.next_deadline
+        due = self._replica_acks.next_deadline
         self._due = math.inf if due is None else due
         return due
 

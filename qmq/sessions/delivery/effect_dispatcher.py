@@ -44,7 +44,7 @@ class Dispatcher:
     def __init__(
         self,
         sessions: dict[int, ClientSession],
-        followers: FanoutSubscribers,
+        fanout_subscribers: FanoutSubscribers,
         buffers: SubscriberBuffers,
         retained_delivery: RetainedDelivery,
         settle_written: Callable[[list[Delivery]], None],
@@ -59,7 +59,7 @@ class Dispatcher:
         self._sessions = sessions
         self._totals = totals
         self._receipts = receipts
-        self._fanout_subscribers = followers
+        self._fanout_subscribers = fanout_subscribers
         self._buffers = buffers
         self._retained_delivery = retained_delivery
         self._settle_written = settle_written

@@ -123,8 +123,8 @@ class FanoutSubscribers:
         If selecting from the whole group `is_costly`, subscriptions with a selector read the group from the log, page
         by page, each in turns of its own.
         """
-        followers = self._live.get(destination)
-        if not followers:
+        live = self._live.get(destination)
+        if not live:
             return
         deletions = self._context.broker.deletions
         if deletions.before(destination):
@@ -133,7 +133,7 @@ class FanoutSubscribers:
         encoded: dict[tuple[bytes, Encoder, Selector | None], bytes] = {}
         chosen: dict[Selector | None, list[Message]] = {None: messages}
         delivered = 0
-        for subscription in list(followers):
+        for subscription in list(live):
             session = self._context.sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
                 self._leave(subscription)
@@ -187,12 +187,12 @@ class FanoutSubscribers:
 
         `delivered` are messages of the same ranges.
         """
-        for destination, followers in self._live.items():
+        for destination, live in self._live.items():
             reached: Vector = {}
             for run in delivered:
                 if run.destination == destination:
                     merge(reached, {message.origin: message.sequence for message in run.messages})
-            for subscription in followers:
+            for subscription in live:
                 session = session_of(self._context.sessions, subscription)
                 if session is None:
                     continue
@@ -248,9 +248,9 @@ class FanoutSubscribers:
 
     def _leave(self, subscription: Subscription) -> None:
         self._last_group.pop(subscription, None)
-        followers = self._live.get(subscription.destination, {})
-        followers.pop(subscription, None)
-        if not followers:
+        live = self._live.get(subscription.destination, {})
+        live.pop(subscription, None)
+        if not live:
             self._live.pop(subscription.destination, None)
 
     def _read_again(self, subscription: Subscription, begin: int) -> None:
