@@ -224,20 +224,20 @@ def _vector(context: StatusContext) -> dict[str, int]:
     return {str(origin): sequence for origin, sequence in context.received_vector().items()}
 
 
-def _fitting(picture: dict[str, Any]) -> str:
+def _fitting(status: dict[str, Any]) -> str:
     """One line of JSON; lists are cut from their ends until it is short enough, or until they are empty."""
     while True:
-        text = json.dumps(picture, separators=(",", ":"))
+        text = json.dumps(status, separators=(",", ":"))
         # STOMP escapes these two, and the reader's limit applies to the line as sent.
         if len(text) + text.count(":") + text.count("\\") <= STATUS_BYTES_MAX:
             return text
-        lists = [name for name in LISTS if picture.get(name)]
+        lists = [name for name in LISTS if status.get(name)]
         if not lists:
             return text
-        longest = max(lists, key=lambda name: len(json.dumps(picture[name])))
-        if isinstance(picture[longest], dict):
-            picture[longest] = {}
+        longest = max(lists, key=lambda name: len(json.dumps(status[name])))
+        if isinstance(status[longest], dict):
+            status[longest] = {}
         else:
             # An eighth at a time: of a thousand readers, each cut would cost as much as the whole answer.
-            del picture[longest][-max(1, len(picture[longest]) // 8) :]
-        picture["cut"] = True
+            del status[longest][-max(1, len(status[longest]) // 8) :]
+        status["cut"] = True

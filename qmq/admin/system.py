@@ -38,7 +38,7 @@ log = logging.getLogger("qmq.admin")
 
 JSON_TYPE = b"content-type:application/json\n"
 
-Picture = list[PeerRow]
+Peers = list[PeerRow]
 
 
 class SystemContext(Engine, Committing, Protocol):
@@ -46,12 +46,12 @@ class SystemContext(Engine, Committing, Protocol):
 
 
 class SystemTopics:
-    """`picture` gives the peers as `qmq status` shows them."""
+    """`peers` gives the peers as `qmq status` shows them."""
 
-    def __init__(self, context: SystemContext, node_name: str, picture: Callable[[], Picture]) -> None:
+    def __init__(self, context: SystemContext, node_name: str, peers: Callable[[], Peers]) -> None:
         self._context = context
         self._node_name = node_name
-        self._picture = picture
+        self._peers = peers
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
         self.audited: deque[dict[str, Any]] = deque(maxlen=AUDITED_MAX)
         """The last events of AUDIT since the start of the node, the oldest first."""
@@ -111,8 +111,8 @@ class SystemTopics:
     def publish(self) -> None:
         """Publish what was noted, now."""
         out = Outcome()
-        picture = self._picture()
-        states = {peer.name: (peer.out, peer.in_) for peer in picture}
+        peers = self._peers()
+        states = {peer.name: (peer.out, peer.in_) for peer in peers}
         if states != self._states:
             for name, now in states.items():
                 before = self._states.get(name, ("down", "down"))
@@ -120,12 +120,12 @@ class SystemTopics:
                     if was != state:
                         self.note("link", peer=name, link=link, state=state)
             self._states = states
-            self._publish(PEERS, [peer.facts() for peer in picture], out)
+            self._publish(PEERS, [peer.facts() for peer in peers], out)
         elif self._unanswered:
             watchers = self._context.broker.subscriptions.watchers[PEERS]
             self._send(
                 PEERS,
-                [peer.facts() for peer in picture],
+                [peer.facts() for peer in peers],
                 tuple(one for one in self._unanswered if one in watchers),
                 out,
             )

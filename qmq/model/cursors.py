@@ -75,7 +75,7 @@ def add_range(ranges: list[Range], after: int, through: int) -> None:
 
 @dataclass(slots=True, eq=False)
 class Move:
-    """What one record adds. `start` is set only in a snapshot (see `Cursor.picture`).
+    """What one record adds. `start` is set only in a snapshot (see `Cursor.snapshot`).
 
     `deleted_us`: the last deletion that the writer knows. `credit`: attached from here on, with that much in flight.
     `delivered_up_to`: detached, and this much was delivered. Records between those two have neither. `holder`:
@@ -208,7 +208,7 @@ class Cursor:
         """A holder for `node` that is greater than all known ones."""
         return (now_us if self.holder is None else max(now_us, self.holder[0] + 1), node)
 
-    def picture(self, *, credit: int = 0, holder: Holder | None = None) -> Move:
+    def snapshot(self, *, credit: int = 0, holder: Holder | None = None) -> Move:
         """A snapshot of the cursor as one move, so that the records of one origin are complete by themselves."""
         done = {origin: list(ranges) for origin, ranges in self.done.items()}
         # An unknown beginning must stay unknown: an empty vector would move it to the first message on every node.

@@ -70,7 +70,7 @@ def test_of_two_creations_on_two_sides_of_a_cut_the_earlier_beginning_counts() -
 def test_an_unknown_beginning_changes_no_other() -> None:
     lacking = cursor_of(Move(NAME, 10, done={A: [(4, 6)]}))
 
-    cursor = cursor_of(Move(NAME, 10, start={A: 4}), lacking.picture(credit=5))
+    cursor = cursor_of(Move(NAME, 10, start={A: 4}), lacking.snapshot(credit=5))
 
     assert cursor.vector() == {A: 6}
     assert lacking.vector() == {A: 0}
@@ -139,7 +139,7 @@ def test_the_earliest_owner_counts_in_any_order_and_a_move_without_one_changes_n
 
     for order in permutations(moves):
         cursor = cursor_of(*order)
-        assert cursor.owner == cursor.picture().owner == cursor.copy().owner == (40, "bob")
+        assert cursor.owner == cursor.snapshot().owner == cursor.copy().owner == (40, "bob")
 
 
 def test_a_deletion_forgets_the_owner_and_a_late_record_brings_none_back() -> None:

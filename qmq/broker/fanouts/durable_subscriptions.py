@@ -104,9 +104,9 @@ class DurableSubscriptions:
             cursor.owner = (max(now_us, cursor.created_us), user)
         self.attached[name] = attachment
         subscription.durable = attachment
-        picture = cursor.picture(credit=subscription.credit, holder=holder)
-        cursor.apply(picture)
-        out.moves.append(picture)
+        snapshot = cursor.snapshot(credit=subscription.credit, holder=holder)
+        cursor.apply(snapshot)
+        out.moves.append(snapshot)
 
     def detach(self, subscription: Subscription, out: Outcome) -> None:
         """The subscription ends; its name and cursor stay."""

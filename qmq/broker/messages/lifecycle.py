@@ -1,7 +1,7 @@
 """The life of a queue message on the node that owns it, as a table.
 
 The broker decides by this table what becomes of a message that a consumer gives back; docs/queues.md shows the whole
-of it as a picture, drawn from here by `python -m qmq.broker.messages.lifecycle`.
+of it as a diagram, drawn from here by `python -m qmq.broker.messages.lifecycle`.
 """
 
 from enum import IntEnum, StrEnum

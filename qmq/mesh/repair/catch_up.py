@@ -236,7 +236,7 @@ class CatchUp(RepairTask, Sink):
             await context.commit_slot()
             self._settle([(queue, dot) for queue, dot, _ in page if dot in done])
             self._note_attempts([(queue, dot, failed[dot]) for queue, dot, n in page if failed.get(dot, 0) > n])
-        return await self._fetch_pictures(peer)
+        return await self._fetch_cursors(peer)
 
     def _settle(self, done: list[tuple[str, Dot]]) -> None:
         """These were settled while this node was away: settle them here, too, by a record that survives a crash."""
@@ -249,7 +249,7 @@ class CatchUp(RepairTask, Sink):
         self.settled += len(done)
         context.submit(out)
 
-    async def _fetch_pictures(self, peer: str) -> bool:
+    async def _fetch_cursors(self, peer: str) -> bool:
         context = self._context
         after: tuple[str, str, str] | None = None
         while moves := await ask_subscriptions(context, peer, after):

@@ -43,7 +43,7 @@ DOTS_AT_ONCE: Final = 2000
 ELEMENTS_MAX: Final = 1_000_000
 """In a request or a response."""
 
-PICTURES_BYTES: Final = 256 * 1024
+CURSORS_BYTES: Final = 256 * 1024
 """Of durable subscriptions in one response, approximately."""
 
 log = logging.getLogger("qmq.repair")
@@ -178,7 +178,7 @@ class RepairResponder:
                 )
             if what == "durables":
                 after = None if fields[1] is None else Name(*map(text, array(fields[1], 3)[:3]))
-                return _response(_pictures(context.broker, after))
+                return _response(_cursors(context.broker, after))
         except (ValueError, IndexError, MeshError, msgpack.UnpackException) as error:
             raise Refused("bad-destination", f"an invalid repair request: {error}") from error
         except CorruptLog as error:
@@ -236,16 +236,16 @@ def _response(*fields: object) -> bytes:
     return msgpack.packb(fields)  # type: ignore[no-any-return]
 
 
-def _pictures(broker: Broker, after: Name | None) -> list[tuple[str, bytes]]:
+def _cursors(broker: Broker, after: Name | None) -> list[tuple[str, bytes]]:
     """Durable subscriptions whose name comes after `after`, by name."""
     found: list[tuple[str, bytes]] = []
     size = 0
     cursors = broker.durable_subscriptions.by_name
     for name in sorted(name for name in cursors if after is None or name > after):
         cursor = cursors[name]
-        move = cursor.picture() if cursor.created_us else Move(name, 0, cursor.deleted_us)
+        move = cursor.snapshot() if cursor.created_us else Move(name, 0, cursor.deleted_us)
         found.append((name.destination, pack_move(move)))
         size += len(found[-1][1])
-        if size > PICTURES_BYTES:
+        if size > CURSORS_BYTES:
             break
     return found

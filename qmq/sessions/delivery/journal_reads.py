@@ -78,9 +78,9 @@ class JournalReads:
         journal = context.store.journal
         if span.reader:
             self._note_reader(subscription.session, span)
-        picture = [("content-type", "application/json"), ("journal", "picture")]
+        headers = [("content-type", "application/json"), ("journal", "picture")]
         compacted_ends = await self._read(journal.snapshot_ends)
-        if not await self._send(subscription, picture, self._picture(compacted_ends)):
+        if not await self._send(subscription, headers, self._status(compacted_ends)):
             return
         done = span.until is not None and covers(span.after, span.until)
         position = 0 if done else await self._read(partial(journal.seek, _before(span, journal.vector())))
@@ -133,7 +133,7 @@ class JournalReads:
         async with self._turns:
             return await self._context.environment.run_blocking(read)
 
-    def _picture(self, compacted_ends: Vector) -> bytes:
+    def _status(self, compacted_ends: Vector) -> bytes:
         journal = self._context.store.journal
         bounds = journal.segment_bounds()
         facts = {

@@ -165,16 +165,16 @@ class Servers:
         return dict(next(_pieces(list(done.items())), []))
 
     def _look(self) -> None:
-        pictures: list[JournalStatus] = []
+        found: list[JournalStatus] = []
         problems: list[str] = []
         for server in self._options.servers:
             try:
-                pictures.append(self._check(server))
+                found.append(self._check(server))
             except NotConnected as error:
                 problems.append(str(error))
-        if not pictures:
+        if not found:
             raise NotConnected("; ".join(problems))
-        self._statuses = pictures
+        self._statuses = found
 
     def _check(self, server: tuple[str, int]) -> JournalStatus:
         known = self._clients.pop(server, None)
@@ -273,7 +273,7 @@ def _passed_over(data: bytes, *, compacted: bool) -> tuple[tuple[int, int], ...]
 def read_journal(options: Options) -> tuple[JournalStatus, Iterator[bytes]]:
     """Everything that the first of `options.servers` has now, from the base of its journal on: runs of whole batches.
 
-    The runs may have a little more than the picture says. Its base is that of the end once all of them were taken: what
+    The runs may have a little more than the status says. Its base is that of the end once all of them were taken: what
     the node has dropped meanwhile may not have come. Raises NotConnected or Refused.
     """
     server = options.servers[0]
