@@ -17,8 +17,8 @@ from qmq.engine.checkpoint.queue_pager import QueuePager
 from qmq.engine.commit.commits import Commits
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import Engine, Reporting
-from qmq.engine.runtime.disk_space import SPACE_SECONDS
 from qmq.engine.runtime.malloc_trim import give_back_memory
+from qmq.engine.runtime.retry_until_space import SPACE_SECONDS
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import DiskFull, LogBroken
 from qmq.model.dots import Vector

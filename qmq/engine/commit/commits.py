@@ -18,7 +18,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.engine.runtime.disk_space import SPACE_SECONDS
+from qmq.engine.runtime.retry_until_space import SPACE_SECONDS
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Environment
 from qmq.errors import DiskFull

@@ -20,7 +20,7 @@ import trio
 from qmq.config import PeersFile
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting, Tasks
-from qmq.engine.runtime.disk_space import when_space_is_free
+from qmq.engine.runtime.retry_until_space import when_space_is_free
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import NodeRetired
 from qmq.mesh.repair.incarnation_gc import IncarnationGc

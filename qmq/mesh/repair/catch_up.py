@@ -22,7 +22,7 @@ import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.engine.runtime.contexts import Committing
-from qmq.engine.runtime.disk_space import when_space_is_free
+from qmq.engine.runtime.retry_until_space import when_space_is_free
 from qmq.errors import MeshError
 from qmq.mesh.repair.engine import RepairContext, RepairTask, Sink, Taken, ask_in_turn
 from qmq.mesh.repair.requests import DOTS_AT_ONCE, RepairResponder, ResponderContext, ask_settled, ask_subscriptions

@@ -31,9 +31,9 @@ from qmq.sessions.clients.traffic import Traffic
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 if TYPE_CHECKING:
-    from qmq.protocols.http.metric_families import MetricFamilies
+    from qmq.protocols.http.prometheus_page import MetricFamilies
 
-FAMILIES: Final = "qmq.protocols.http.metric_families"
+FAMILIES: Final = "qmq.protocols.http.prometheus_page"
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

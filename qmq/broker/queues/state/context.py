@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from qmq.broker.consumers.outcome import Outcome, Return
 from qmq.broker.consumers.subscription import Delivery, Subscription
-from qmq.broker.messages.deadlines import Deadlines
+from qmq.broker.messages.deadline_heap import Deadlines
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.peer_clocks import PeerClocks

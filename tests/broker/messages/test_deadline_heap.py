@@ -1,4 +1,4 @@
-from qmq.broker.messages.deadlines import Deadlines
+from qmq.broker.messages.deadline_heap import Deadlines
 
 
 class Thing:
