@@ -6,6 +6,7 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ RETIRED: Mapping[str, str] = {
     "entangled": "foreign server",
     "errand": "load lock",
     "fate": "state",
+    "fresh": "new, recent, or unseen",
     "gone": "lost, settled, or left",
     "hearer": "subscriber",
     "heedless": "no takeover support",
@@ -36,8 +38,8 @@ RETIRED: Mapping[str, str] = {
     "hurry": "deliver first",
     "lack": "missing range",
     "lacks": "missing ranges",
-    "lane": "partition",
-    "lanes": "partitions",
+    "lane": "level, or partition",
+    "lanes": "levels, or partitions",
     "life": "lifetime of a process or handle",
     "mend": "repair",
     "mender": "repairer",
@@ -45,6 +47,8 @@ RETIRED: Mapping[str, str] = {
     "mistakes": "problems",
     "nobody": "unknown user",
     "picking": "selective dispatch",
+    "picture": "status, snapshot, or index",
+    "pictures": "statuses, or snapshots",
     "recalls": "retained delivery",
     "releasing": "quarantine restore",
     "rest": "snapshot, or the name of what is left",
@@ -67,6 +71,9 @@ RETIRED: Mapping[str, str] = {
 
 # Names of the storage format, whose words are not retired: a record, and a flag of a batch.
 ON_DISK = {"GONE", "REST"}
+
+# Until the console's index of queues is one of the catalogue.
+NOT_YET = {"qmq/admin/console/queue_index.py", "qmq/admin/console/queue_pages.py"}
 
 # Words that no page uses for nodes and programs.
 NOT_IN_PROSE = {"told", "tells", "telling", "nobody", "somebody", "whoever", "anew", "clerk", "stretch", "mending"}
@@ -133,11 +140,24 @@ def test_no_name_has_a_retired_word() -> None:
     found = {
         (place(path), name)
         for path in files_with(RETIRED)
+        if place(path) not in NOT_YET
         for name in set(names(ast.parse(TEXTS[path]))) - ON_DISK
         if RETIRED.keys() & set(parts(name))
     }
 
     assert found == set(), "see RETIRED for the words of the glossary"
+
+
+def test_a_dead_letter_is_called_one_in_every_name() -> None:
+    found = {
+        (place(path), name)
+        for path in files_with(["letter", "letters"])
+        for name in set(names(ast.parse(TEXTS[path])))
+        for before, word in pairwise(["", *parts(name)])
+        if word in {"letter", "letters"} and before != "dead"
+    }
+
+    assert found == set(), "a search for dead letters finds none of these"
 
 
 def test_few_class_names_are_defined_twice() -> None:

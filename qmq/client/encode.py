@@ -123,9 +123,9 @@ def encode_status_request(receipt: str, fanout: str) -> bytes:
 def vector_of(status: str) -> str | None:
     """The position that a node's status names; None when it names none (it is cut when it grows too long)."""
     try:
-        status = json.loads(status)
-        vector = status["vector"]
-        if not vector and status.get("cut"):
+        found = json.loads(status)
+        vector = found["vector"]
+        if not vector and found.get("cut"):
             return None
         text = ",".join(f"{origin}={sequence}" for origin, sequence in vector.items())
         parse_progress(text)
