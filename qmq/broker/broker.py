@@ -77,13 +77,7 @@ class Broker:
         self.deletions = Deletions()
         self.dedup = Dedup()
         self.queues = Queues(
-            self.dedup,
-            origin,
-            rules_of,
-            self._accept_dead_letters,
-            lambda: self.send_limits.disk_full,
-            defaults_of,
-            route,
+            self.dedup, origin, rules_of, self._dead_letter, lambda: self.send_limits.disk_full, defaults_of, route
         )
         self.queues.stored_names = StoredNames(limits.destinations_max)
         # What this node has of every origin; filled in by the node.
@@ -247,7 +241,7 @@ class Broker:
             self.subscriptions.count_selecting(envelope, out)
         return True
 
-    def _accept_dead_letters(
+    def _dead_letter(
         self, envelopes: Sequence[Envelope], body: bytes, out: Outcome, queue: str, dot: Dot | None
     ) -> int:
         """The dead letters of one message: accepted without being asked for, so no bound holds them up.

@@ -52,7 +52,7 @@ _ESCAPE = re.compile(r"\\[nrc\\]")
 _CHARACTERS = {r"\n": "\n", r"\r": "\r", r"\c": ":", "\\\\": "\\"}
 
 Publish = Callable[[Sequence[Envelope], bytes, Outcome, str, Dot | None], int]
-"""Accepts messages of this node without asking whether they fit; see `Broker._accept_dead_letters`."""
+"""Accepts messages of this node without asking whether they fit; see `Broker._dead_letter`."""
 
 Route = Callable[[str, str, Mapping[str, str]], tuple[Sequence[str], int]]
 """(exchange, routing key, headers) → the queues that its bindings choose, or those of its alternates; and what that has
