@@ -8,10 +8,10 @@ A job covers the messages that the node has when the job begins. It touches only
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
 
 import trio
+from msgspec import Meta, Struct
 
 from qmq.admin.counts import DestinationCounts
 from qmq.broker.consumers.outcome import TURN_COST, Outcome
@@ -22,7 +22,7 @@ from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.checkpoint.queue_pager import FAR_US, QueuePager
 from qmq.engine.runtime.contexts import Committing, Engine, Reporting
 from qmq.errors import Refused
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import Count, Facts, Text
 from qmq.model.dots import Dot
 from qmq.record_codec import Replay
 from qmq.settings.definitions.live import LiveDefinitions
@@ -49,16 +49,18 @@ class BulkContext(Engine, Committing, Reporting, Protocol):
     replay: Replay
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkJob:
-    """`target`: the queue to move to; "" for `redrive` and `purge`. `count` 0: all messages. `id` names the job."""
+class BulkJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`target`: the queue to move to; "" for `redrive` and `purge`. `count` 0: all messages. `id` names the job.
 
-    verb: str
-    queue: str
-    id: str
-    target: str = ""
-    selector: str = ""
-    count: int = 0
+    A job of a peer with a field that this version does not know is refused: it may be about fewer messages.
+    """
+
+    verb: Annotated[str, Meta(pattern=r"^(purge|move|redrive|delete)\Z")]
+    queue: Text
+    id: Text
+    target: Text = ""
+    selector: Text = ""
+    count: Count = 0
     is_dry_run: bool = False
     is_forced: bool = False
     """A deletion settles messages although the queue has consumers."""

@@ -10,10 +10,11 @@ is taken. If a node does not respond in time, its share is missing, and the resp
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Protocol
+from dataclasses import asdict
+from typing import Annotated, ClassVar, Protocol
 
 import trio
+from msgspec import Meta
 
 from qmq.access.rules import Action, Principal
 from qmq.admin.counts import (
@@ -35,11 +36,9 @@ from qmq.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import Facts, decode_json, facts_of
+from qmq.mesh.peers.calls import Facts, PeerCall, Text, need
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse, VerbRequest, header_number, is_for_mesh
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.settings.definitions.live import LiveDefinitions
 from qmq.settings.routing.left_behind import LeftBehindContext
 
@@ -91,25 +90,46 @@ ANSWER_BYTES_MAX = 256 << 10
 """Of one node's rows: a page has fewer rows when their names are long."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRequest:
-    """`about` is a destination, for LIST a prefix of one, and for CONDITIONS the destination of the request."""
+class ControlRequest(PeerCall[Facts], frozen=True):
+    """`about` is a destination, for LIST a prefix of one, and for CONDITIONS the destination of the request.
 
-    what: str
-    about: str
-    after: str = ""
-    limit: int = ROWS_DEFAULT
+    The reply is a number or a list, as FACTS names it; `next`: behind which key more of the list follow.
+    """
+
+    kind: ClassVar = "control"
+    what: Text
+    about: Text
+    after: Text = ""
+    limit: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = ROWS_DEFAULT
     oldest: bool = False
     """Whether queues are listed with the age of their oldest message."""
 
-    def for_peers(self) -> bytes:
-        """The request to a peer."""
-        return json.dumps(asdict(self)).encode()
+    def __post_init__(self) -> None:
+        kinds = QUESTIONS.get(self.what)
+        if kinds is None or not (
+            self.about in (CONDITIONS, PAST)
+            if self.what == CONDITIONS
+            else self.concerns in kinds or (self.what == LIST_SUBSCRIBERS and self.about == EVERY)
+        ):
+            raise ValueError(f"requests of peers are {', '.join(QUESTIONS)}")
 
     @property
-    def kind(self) -> DestinationKind | None:
+    def concerns(self) -> DestinationKind | None:
         """None: it is about no kind of destination, or all."""
         return KINDS.get(self.about[: self.about.find("/", 1) + 1])
+
+    @property
+    def is_count(self) -> bool:
+        return self.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS)
+
+    def check(self, reply: Facts) -> None:
+        name = FACTS[self.what]
+        need({"next": "", **reply}, **{name: int if self.is_count else list}, next=str)
+        for row in () if self.is_count else reply[name]:
+            try:
+                row_key(row)
+            except (TypeError, KeyError) as error:
+                raise ValueError("a row without what it is about") from error
 
 
 EVERY = "/"
@@ -165,11 +185,11 @@ async def control_response(
     request = parse_request(destination, headers)
     rates: dict[str, dict[str, float]] = {}
     began = trio.current_time()
-    found = await _ask(context, request, is_mesh=is_mesh)
+    found, missing = await context.peer_rpc.ask_all(request, is_mesh=is_mesh)
     if seconds and request.what in (LIST, LIST_SUBSCRIBERS):
         await trio.sleep(seconds)
         before, took = found, trio.current_time() - began
-        found = await _ask(context, request, is_mesh=is_mesh)
+        found, missing = await context.peer_rpc.ask_all(request, is_mesh=is_mesh)
         rates = _rates(request, before, found, took)
     facts = _together(request, list(found.values()))
     for row in facts[FACTS[request.what]] if rates else ():
@@ -177,8 +197,7 @@ async def control_response(
     if request.what == LIST_SUBSCRIBERS:
         facts |= await durable_facts(context, request.about)
     if is_mesh:
-        missing = sorted({context.settings.name, *context.peer_names} - set(found))
-        facts["nodes_asked"] = len(context.peer_names) + 1
+        facts["nodes_asked"] = len(found) + len(missing)
         facts["nodes_answered"] = len(found)
         if missing:
             facts["nodes_missing"] = missing
@@ -201,15 +220,6 @@ def _rated(context: ControlContext) -> dict[str, int]:
     return {**facts_of_totals(context.broker.totals.node()), **asdict(traffic)}
 
 
-async def _ask(context: ControlContext, request: ControlRequest, *, is_mesh: bool) -> dict[str, Facts]:
-    """The facts of this node, and with `is_mesh` of each peer that responds, by node."""
-    found = {context.settings.name: await respond_here(context, request)}
-    if is_mesh:
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.CONTROL, request.for_peers()))
-        found |= {peer: facts for peer, answer in answers.items() if (facts := _facts_of_peer(request, answer))}
-    return found
-
-
 def _rates(
     request: ControlRequest, before: dict[str, Facts], after: dict[str, Facts], seconds: float
 ) -> dict[str, dict[str, float]]:
@@ -219,17 +229,6 @@ def _rates(
     samples = [_together(request, [sample[node] for node in both])[name] for sample in (before, after)]
     began = {row_key(row): row for row in samples[0]}
     return {key: rates_between(began[key], row, seconds) for row in samples[1] if (key := row_key(row)) in began}
-
-
-async def respond_to_peer(context: ControlContext, request: bytes) -> bytes:
-    """The response of this node to the request of a peer. Raises Refused."""
-    try:
-        asked: ControlRequest | None = ControlRequest(**decode_json(request))
-    except (ValueError, TypeError):
-        asked = None
-    if asked is None or not _makes_sense(asked):
-        raise Refused("bad-destination", f"requests of peers are {', '.join(QUESTIONS)}")
-    return json.dumps(await respond_here(context, asked)).encode()
 
 
 def parse_request(destination: str, headers: Mapping[str, str]) -> ControlRequest:
@@ -258,23 +257,6 @@ def _limit(headers: Mapping[str, str]) -> int:
     return header_number(headers, "limit", ROWS_DEFAULT, 1, ROWS_MAX, " of rows")
 
 
-def _makes_sense(request: ControlRequest) -> bool:
-    texts = (request.what, request.about, request.after)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and type(request.limit) is int
-        and type(request.oldest) is bool
-        and 1 <= request.limit <= ROWS_MAX
-        and request.what in QUESTIONS
-        and (
-            request.about in (CONDITIONS, PAST)
-            if request.what == CONDITIONS
-            else request.kind in QUESTIONS[request.what]
-            or (request.what == LIST_SUBSCRIBERS and request.about == EVERY)
-        )
-    )
-
-
 async def respond_here(context: ControlContext, request: ControlRequest) -> Facts:
     """The facts of this node alone."""
     what, about = request.what, request.about
@@ -283,9 +265,9 @@ async def respond_here(context: ControlContext, request: ControlRequest) -> Fact
     if what == COUNT_SUBSCRIBERS:
         return {FACTS[what]: sum(1 for _ in subscribers_of(context, about))}
     if what == LIST:
-        assert request.kind is not None, about
-        page = await destination_rows(context, request.kind, about, request.after, request.limit)
-        if request.oldest and request.kind is DestinationKind.QUEUE:
+        assert request.concerns is not None, about
+        page = await destination_rows(context, request.concerns, about, request.after, request.limit)
+        if request.oldest and request.concerns is DestinationKind.QUEUE:
             await add_ages(context, page.rows)
     elif what == CONDITIONS:
         reported = context.conditions
@@ -314,25 +296,10 @@ def _with_rows(name: str, rows: list[Row], after: str) -> Facts:
     return facts
 
 
-def _facts_of_peer(request: ControlRequest, answer: bytes) -> Facts | None:
-    """The facts in a peer's response; None when it is not valid, which counts as no response."""
-    name = FACTS[request.what]
-    is_count = request.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS)
-    facts = facts_of(answer, {name: int if is_count else list})
-    if facts is None or type(facts.get("next", "")) is not str:
-        return None
-    try:
-        for row in () if is_count else facts[name]:
-            row_key(row)
-    except (ValueError, TypeError, KeyError):
-        return None
-    return facts
-
-
 def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
     """Merge the facts of several nodes into one result."""
     name = FACTS[request.what]
-    if request.what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS):
+    if request.is_count:
         return {name: sum(facts[name] for facts in all_facts)}
     # A page that is not the last ends at its last row. Rows beyond the shortest such page are incomplete: some node has
     # not sent its own.
@@ -343,7 +310,7 @@ def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
         for row in facts[name]:
             key = row_key(row)
             if not end or key <= end:
-                merged[key] = sum_rows(request.kind, merged[key], row) if key in merged else row
+                merged[key] = sum_rows(request.concerns, merged[key], row) if key in merged else row
     keys = sorted(merged)
     kept = keys[: request.limit]
     return _with_rows(name, [merged[key] for key in kept], kept[-1] if len(kept) < len(keys) else end)

@@ -14,8 +14,9 @@ With `dry-run:true` the response is the same, and nothing changes.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from qmq.admin.bulk_jobs import HAS_CONSUMERS, BulkJob
 from qmq.admin.counts import DestinationCounts

@@ -9,15 +9,15 @@ When the client has left, each node stops at its next page. A peer is asked to s
 node asks for the result any more.
 """
 
-import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from qmq.admin.bulk_jobs import (
     CLIENT_LEFT,
@@ -33,10 +33,9 @@ from qmq.admin.bulk_jobs import (
 from qmq.broker.messages.message import Message
 from qmq.engine.runtime.contexts import MeshPeers, Tasks
 from qmq.errors import LogBroken, Refused
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import Facts, decode_json, facts_of
+from qmq.mesh.peers.calls import Count, Facts, PeerCall, Text
+from qmq.mesh.peers.once import Once, Run
 from qmq.mesh.peers.rpc import ANSWER_SECONDS, PeerRpc
-from qmq.replication.protocol.frames import PeerRequest
 
 REPORT_SECONDS: Final = ANSWER_SECONDS / 4
 """After so long a node answers that the job still runs: the answer must arrive while it is waited for."""
@@ -56,6 +55,30 @@ JOBS_KEPT: Final = 64
 log = logging.getLogger("qmq.admin")
 
 
+class JobReply(Struct, frozen=True, omit_defaults=True):
+    """The result of a job (`run_bulk_job`), or that it still runs, in the incarnation `origin`."""
+
+    messages: Count | None = None
+    reason: Text | None = None
+    serves: list[Text] = []
+    known: bool = True
+    running: bool = False
+    origin: Text = ""
+
+    def __post_init__(self) -> None:
+        if not self.running and (self.messages is None or self.reason is None):
+            raise ValueError("neither the result of a job nor that it runs")
+
+
+class JobCall(PeerCall[JobReply], frozen=True):
+    """Run a job, or go on with what the incarnation `origin` has begun, or stop it."""
+
+    kind: ClassVar = "bulk-job"
+    job: BulkJob
+    origin: Text
+    stop: bool
+
+
 class JobsContext(BulkContext, MeshPeers, Tasks, Protocol):
     peer_rpc: PeerRpc
 
@@ -66,7 +89,7 @@ class MeshJobs:
     def __init__(self, context: JobsContext) -> None:
         self._context = context
         self._turn = trio.CapacityLimiter(1)
-        self._of_peers: dict[str, _PeerJob] = {}
+        self._of_peers = Once[JobReply](context.spawn, JOBS_KEPT)
 
     def new_id(self) -> str:
         """An id for a job that no other job of the mesh has."""
@@ -110,18 +133,21 @@ class MeshJobs:
                 unheard.append(name)
                 continue
             part = replace(job, count=job.count - messages if job.count else 0)
-            facts = await (
-                self.here(part, all_until(check)) if name == context.origin.node else self._at(name, part, check)
-            )
-            if facts is None:
+            reply: JobReply | None
+            if name == context.origin.node:
+                reply = JobReply(**await self.here(part, all_until(check)))
+            else:
+                reply = await self._at(name, part, check)
+            if reply is None:
                 unheard.append(name)
                 continue
-            served |= {str(owner): name for owner in facts.get("serves") or () if owner != name}
-            messages += facts["messages"]
-            is_known = is_known or facts.get("known") is not False
-            if not reason or facts["reason"].startswith(HAS_CONSUMERS):
-                reason = facts["reason"] or reason
-            if facts["reason"].startswith(NOT_SERVING):
+            served |= {owner: name for owner in reply.serves if owner != name}
+            messages += reply.messages or 0
+            is_known = is_known or reply.known
+            why = reply.reason or ""
+            if not reason or why.startswith(HAS_CONSUMERS):
+                reason = why or reason
+            if why.startswith(NOT_SERVING):
                 unheard.append(name)
         taken_over = {name: served[name] for name in unheard if name in served}
         if taken_over and reason.startswith(NOT_SERVING) and len(taken_over) == len(unheard):
@@ -137,66 +163,43 @@ class MeshJobs:
             **({} if is_known or missing else UNKNOWN),
         }
 
-    async def _at(self, peer: str, job: BulkJob, check: Callable[[], None]) -> Facts | None:
+    async def _at(self, peer: str, job: BulkJob, check: Callable[[], None]) -> JobReply | None:
         """The result of a peer; None when it does not answer."""
         origin = ""
         stop_at = inf
         while trio.current_time() < stop_at:
             if stop_at == inf and _why_not(check):
                 stop_at = trio.current_time() + STOP_SECONDS
-            body = json.dumps({"job": asdict(job), "origin": origin, "stop": stop_at < inf}).encode()
-            request = PeerRequest(RequestKind.BULK_JOB, body)
-            answer = await self._context.peer_rpc.ask_one(peer, request, ANSWER_SECONDS)
-            if answer is None:
-                return None
-            facts = facts_of(answer, {"messages": int, "reason": str})
-            if facts is not None:
-                return facts
-            still = facts_of(answer, {"running": bool, "origin": str})
-            if still is None or not still["running"]:
-                return None
+            reply = await self._context.peer_rpc.ask_one(peer, JobCall(job, origin, stop_at < inf), ANSWER_SECONDS)
+            if reply is None or not reply.running:
+                return reply
             # A later incarnation does not know what this one has done, and must not begin again.
-            origin = still["origin"]
+            origin = reply.origin
             log.debug("= %s still works on %s of %s", peer, job.verb, job.queue)
             await trio.sleep(PAUSE_SECONDS)
         return None
 
-    async def answer(self, request: bytes) -> bytes:
-        """The response to a peer's request for a job: its result, or that it still runs. Raises Refused."""
-        try:
-            asked = decode_json(request)
-            job = BulkJob(**asked["job"])
-            origin = asked["origin"]
-            is_stopped = asked["stop"] is True
-        except (ValueError, TypeError, KeyError) as error:
-            raise Refused("bad-destination", "a bulk job of a peer is not one of this version") from error
-        known = self._of_peers.get(job.id)
-        if known is None and origin:
-            raise Refused("bad-destination", f"the job {job.id} was begun by {origin}")
-        if known is None:
-            known = self._of_peers[job.id] = _PeerJob(str(self._context.origin))
-            self._forget_old()
-            self._context.spawn(partial(self._run, job, known))
-        known.asked_at = trio.current_time()
-        known.is_stopped = known.is_stopped or is_stopped
-        with trio.move_on_after(REPORT_SECONDS):
-            await known.done.wait()
-        return json.dumps(known.facts).encode()
+    async def answer(self, call: JobCall) -> JobReply:
+        """The reply of this node: the result, or that the job still runs. Raises Refused."""
+        job = call.job
+        if call.origin and job.id not in self._of_peers:
+            raise Refused("bad-destination", f"the job {job.id} was begun by {call.origin}")
+        act = partial(self._run, job)
+        reply = await self._of_peers.do(job.id, act, seconds=REPORT_SECONDS, is_stopped=call.stop)
+        return reply or JobReply(running=True, origin=str(self._context.origin))
 
-    async def _run(self, job: BulkJob, known: "_PeerJob") -> None:
+    async def _run(self, job: BulkJob, run: Run[JobReply]) -> JobReply:
+        def check() -> None:
+            if run.is_stopped or trio.current_time() > run.asked_at + UNASKED_SECONDS:
+                raise Refused(CLIENT_LEFT, "The client that asked for it has left.")
+
         try:
-            known.facts = await self.here(job, all_until(known.check))
+            return JobReply(**await self.here(job, all_until(check)))
         except LogBroken:
             raise
         except Exception:
             log.exception("! %s of %s failed", job.verb, job.queue)
-            known.facts = {"messages": 0, "reason": "internal-error: the log of the node says more"}
-        known.done.set()
-
-    def _forget_old(self) -> None:
-        finished = [id for id, one in self._of_peers.items() if one.done.is_set()]
-        for id in finished[: max(0, len(self._of_peers) - JOBS_KEPT)]:
-            del self._of_peers[id]
+            return JobReply(0, "internal-error: the log of the node says more")
 
 
 def _why_not(check: Callable[[], None]) -> str:
@@ -206,16 +209,3 @@ def _why_not(check: Callable[[], None]) -> str:
     except Refused as refused:
         return f"{refused.code}: {refused.message}"
     return ""
-
-
-class _PeerJob:
-    def __init__(self, origin: str) -> None:
-        self.done = trio.Event()
-        self.asked_at = trio.current_time()
-        self.is_stopped = False
-        self.facts: Mapping[str, Any] = {"running": True, "origin": origin}
-
-    def check(self) -> None:
-        """Raises Refused when the job must end."""
-        if self.is_stopped or trio.current_time() > self.asked_at + UNASKED_SECONDS:
-            raise Refused(CLIENT_LEFT, "The client that asked for it has left.")

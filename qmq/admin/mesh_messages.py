@@ -5,11 +5,10 @@ have: memory-only messages, a message that is not here or not any more, and a jo
 peer may take as long as `FIND_SECONDS`, because it may have to search its journal.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, Literal, Protocol
 
-import trio
+import msgspec
 
 from qmq.access.requests import Effect
 from qmq.access.rights import Rights
@@ -17,16 +16,16 @@ from qmq.access.rules import Action, Principal
 from qmq.admin.bulk_jobs import UNKNOWN
 from qmq.admin.inspection import messages
 from qmq.admin.inspection.message_search import Event
-from qmq.admin.mesh_queries import QueryContext, ask_nodes
+from qmq.admin.inspection.messages import MemoryMessagesCall, MessagesContext, WhereaboutsCall
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.durable_headers import check_owner
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import Facts, decode_json, facts_of
+from qmq.mesh.peers.calls import Facts, PeerCall, Text, need
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import VerbRequest
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.settings.definitions.declared_queues import DeclaredQueues
+from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
 
 FIND_SECONDS: Final = 10.0
 """For a search of the stores of all peers together."""
@@ -38,8 +37,48 @@ PEEK_DEFAULT: Final = 10
 PEEK_MAX: Final = 1000
 
 
-class MeshMessagesContext(QueryContext, Protocol):
+class MessageCall(PeerCall[Facts], frozen=True):
+    """What a node has of a message (`get`), or its journal says of it (`trace`). No facts: it does not have it.
+
+    The reply is facts in JSON in one line, null without any, and behind it the body of the message.
+    """
+
+    kind: ClassVar = "message"
+    what: Literal["get", "trace"]
+    id: Text
+
+    @classmethod
+    def encode_reply(cls, reply: Facts) -> bytes:
+        body = b"".join([messages.take_body(row) for row in reply.get("rows", ())])
+        return msgspec.json.encode(reply or None) + b"\n" + body
+
+    @classmethod
+    def decode_reply(cls, data: bytes) -> Facts:
+        line, _, body = data.partition(b"\n")
+        facts = msgspec.json.decode(line, type=Facts | None) or {}
+        if "rows" in facts:
+            need(facts, rows=list)
+            for row in facts["rows"]:
+                need(row)
+                row |= messages.fields_of_body(body)
+        return facts
+
+    def check(self, reply: Facts) -> None:
+        if not reply:
+            return
+        need(reply, messages=int, destination=str)
+        if self.what == "trace":
+            need(reply, events=list, is_whole=bool)
+            for event in reply["events"]:
+                need(event, node=str, record=str, event=str, at_us=int)
+        elif len(reply.get("rows", ())) != 1:
+            raise ValueError("a message has one row")
+
+
+class MeshMessagesContext(MessagesContext, Protocol):
     declared_queues: DeclaredQueues
+    peer_rpc: PeerRpc
+    queue_lifetimes: QueueLifetimes
 
     @property
     def rights_of(self) -> Callable[[Principal | None], Rights]: ...
@@ -75,28 +114,27 @@ async def _memory_only(
     """Memory-only messages behind the first `offset`, node after node: at most `count`; whether more of them follow;
     what is left of `offset` behind all of them; and the names of the nodes that do not answer.
     """
-    wanted: dict[str, Any] = {"queue": queue, "count": 1 if offset else count}
-    found, missing = await ask_nodes(context, messages.MEMORY_ONLY, wanted, is_mesh=True)
+    call = MemoryMessagesCall(queue, 1 if offset else count)
+    found, missing = await context.peer_rpc.ask_all(call)
+    offsets: dict[str, int] = {}
     if offset:
         # How many each node has is known now, and so how many of each are left out.
-        offsets: dict[str, int] = {}
         for node, one in found.items():
-            offsets[node] = max(0, min(offset, one["held"]))
+            offsets[node] = max(0, min(offset, one.held))
             offset -= offsets[node]
-        if all(offsets[node] >= one["held"] for node, one in found.items()):
+        if all(offsets[node] >= one.held for node, one in found.items()):
             return [], False, offset, missing
-        wanted |= {"count": count, "offsets": offsets}
-        again, silent = await ask_nodes(context, messages.MEMORY_ONLY, wanted, is_mesh=True)
+        again, silent = await context.peer_rpc.ask_all(MemoryMessagesCall(queue, count, offsets))
         # A node that has missed the first question does not know what it leaves out.
         found = {node: one for node, one in again.items() if node in offsets}
         missing = sorted({*missing, *silent})
     here = context.origin.node
     # With bodies of any length.
-    found[here] = messages.memory_rows(context, queue, count, wanted.get("offsets", {}).get(here, 0))
+    found[here] = messages.memory_rows(context, queue, count, offsets.get(here, 0))
     rows: list[Facts] = []
     for one in found.values():
-        rows += [row for row in one["rows"] if isinstance(row, dict)]
-        if one["more"] or len(rows) > count:
+        rows += one.rows
+        if one.more or len(rows) > count:
             # A page has no gap: what a node could not send at once is on the next one.
             return rows[:count], True, 0, missing
     return rows, False, offset, missing
@@ -112,7 +150,7 @@ async def get(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
     except Refused as refused:
         if refused.code != messages.UNKNOWN_MESSAGE:
             raise
-        found, missing = await _ask_each(context, "get", message_id)
+        found, missing = await _ask_peers(context, MessageCall("get", message_id))
         if not found:
             names = f" These did not answer: {', '.join(missing)}." if missing else ""
             raise Refused(refused.code, f"No node has the message {message_id} any more.{names}") from refused
@@ -131,8 +169,8 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
     facts = await messages.trace(context, message_id)
     silent: list[str] = []
     if not facts["is_whole"] or not _has_acceptance(facts):
-        others, silent = await _ask_each(context, "trace", message_id)
-        facts = _merged([facts, *others.values()])
+        others, silent = await _ask_peers(context, MessageCall("trace", message_id))
+        facts = _merged([facts, *[{"unsettled": False, **one} for one in others.values()]])
     named = [str(event["destination"]) for event in facts["events"] if event["event"] == "accepted"]
     for destination in {facts["destination"], *named} - {""}:
         _check_found(context, asked, destination)
@@ -140,14 +178,14 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
     for event in facts["events"]:
         if "destination" in event and not rights.allows(Action.OBSERVE, str(event["destination"])):
             event["destination"] = HIDDEN
-    wanted = {"id": message_id, "records": [event["record"] for event in facts["events"]]}
-    found, missing = await ask_nodes(context, "whereabouts", wanted, is_mesh=True)
+    records = [event["record"] for event in facts["events"]][: messages.RECORDS_MAX]
+    found, missing = await context.peer_rpc.ask_all(WhereaboutsCall(message_id, records))
     for event in facts["events"]:
         record = event.pop("record")
-        by = found.get(event.get("node"), {}).get("settled_by")
-        if isinstance(by, dict) and record in by:
-            event["by"] = by[record]
-    copies = [node for node, one in found.items() if one["has_record"]]
+        there = found.get(event["node"])
+        if there is not None and record in there.settled_by:
+            event["by"] = there.settled_by[record]
+    copies = [node for node, one in found.items() if one.has_record]
     unknown = [f"copy and deliveries on {node}: no answer" for node in missing]
     unknown += [f"the journal of {node}: no answer" for node in silent if node not in missing]
     if not facts.pop("is_whole"):
@@ -157,7 +195,7 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
         unknown.insert(0, f"everything: {why}")
     elif not _has_acceptance(facts):
         unknown.insert(0, "acceptance and what followed at once: no journal that was asked reaches back so far")
-    in_flight = [consumer for one in found.values() for consumer in one["in_flight"]]
+    in_flight = [consumer for one in found.values() for consumer in one.in_flight]
     return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
 
 
@@ -191,61 +229,17 @@ def _merged(all_facts: Sequence[Facts]) -> Facts:
     }
 
 
-async def respond_about_message(context: MeshMessagesContext, request: bytes) -> bytes:
-    """The response to a peer: facts as JSON in one line, and behind it the body of the message. Raises Refused.
-
-    The facts are null if this node does not have the message.
-    """
+async def message_facts(context: MeshMessagesContext, call: MessageCall) -> Facts:
+    """The reply of this node. Raises Refused for what is no message-id."""
     try:
-        asked = decode_json(request)
-        what, message_id = asked["what"], str(asked["id"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise Refused("bad-destination", "a request about a message names what and id") from error
-    try:
-        facts = await (messages.trace if what == "trace" else messages.get)(context, message_id)
+        return await (messages.trace if call.what == "trace" else messages.get)(context, call.id)
     except Refused as refused:
         if refused.code != messages.UNKNOWN_MESSAGE:
             raise
-        return b"null\n"
-    body = b"".join([messages.take_body(row) for row in facts.get("rows", ())])
-    return json.dumps(facts).encode() + b"\n" + body
+        return {}
 
 
-async def _ask_each(context: MeshMessagesContext, what: str, message_id: str) -> tuple[dict[str, Facts], list[str]]:
+async def _ask_peers(context: MeshMessagesContext, call: MessageCall) -> tuple[dict[str, Facts], list[str]]:
     """The facts of each peer that has any, by node, and the names of those that gave no answer in time."""
-    found: dict[str, Facts] = {}
-    silent: list[str] = []
-    request = PeerRequest(RequestKind.MESSAGE, json.dumps({"what": what, "id": message_id}).encode())
-
-    async def ask(peer: str) -> None:
-        answer = await context.peer_rpc.ask_one(peer, request, FIND_SECONDS)
-        facts = None if answer is None else _facts_of(what, answer)
-        if answer is None:
-            silent.append(peer)
-        elif facts is not None:
-            found[peer] = facts
-
-    async with trio.open_nursery() as nursery:
-        for peer in context.peer_names:
-            nursery.start_soon(ask, peer)
-    return {peer: found[peer] for peer in sorted(found)}, sorted(silent)
-
-
-def _facts_of(what: str, answer: bytes) -> Facts | None:
-    """The facts in a response; None when there are none, or they are not valid."""
-    line, _, body = answer.partition(b"\n")
-    if what == "trace":
-        facts = facts_of(line, {"messages": int, "destination": str, "events": list, "is_whole": bool})
-        types = {"node": str, "record": str, "event": str, "at_us": int}
-        if facts is None or not all(_has(event, types) for event in facts["events"]):
-            return None
-        return {"unsettled": False, **facts}
-    facts = facts_of(line, {"messages": int, "destination": str, "rows": list})
-    if facts is None or len(facts["rows"]) != 1 or not isinstance(facts["rows"][0], dict):
-        return None
-    facts["rows"][0] |= messages.fields_of_body(body)
-    return facts
-
-
-def _has(event: Any, types: Mapping[str, type]) -> bool:
-    return isinstance(event, dict) and all(type(event.get(name)) is wanted for name, wanted in types.items())
+    replies, silent = await context.peer_rpc.ask(call, FIND_SECONDS)
+    return {peer: facts for peer, facts in replies.items() if facts}, silent

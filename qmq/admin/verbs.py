@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from qmq.access.rules import Action
 from qmq.admin import mesh_messages
 from qmq.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, all_until
-from qmq.admin.connection_lists import kick, list_connections, list_links
+from qmq.admin.connection_lists import ListContext, kick, list_connections, list_links
 from qmq.admin.deletion import DeleteContext, QueueDeletionContext, delete_fanout, delete_queue, delete_retained
 from qmq.admin.mesh_jobs import MeshJobs
-from qmq.admin.mesh_queries import QueryContext
 from qmq.admin.status import STATUS_BYTES_MAX
 from qmq.admin.system import SystemTopics
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
@@ -61,7 +60,15 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 """Values of the header `part` of pause and resume."""
 
 
-class VerbContext(DeclareContext, DeleteContext, QueueDeletionContext, QueryContext, RoutingRequests, Protocol):
+class VerbContext(
+    DeclareContext,
+    DeleteContext,
+    QueueDeletionContext,
+    mesh_messages.MeshMessagesContext,
+    ListContext,
+    RoutingRequests,
+    Protocol,
+):
     decommission: Decommission
     mesh_jobs: MeshJobs
     paused_queues: PausedQueues

@@ -44,7 +44,7 @@ from qmq.mesh.membership.members import LiveMembership
 from qmq.mesh.membership.start_hold import StartHold
 from qmq.mesh.membership.takeover import Takeover
 from qmq.mesh.peers.dedup_query import DedupQuery
-from qmq.mesh.peers.rpc import PeerRpc
+from qmq.mesh.peers.rpc import REPAIR_SECONDS, PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.mesh.repair.catch_up import CatchUp
 from qmq.mesh.repair.damage_report import DamageReport
@@ -58,7 +58,7 @@ from qmq.node.bound_queues import BoundQueues
 from qmq.node.commit_path import CommitPath
 from qmq.node.definition_effects import DefinitionEffects
 from qmq.node.mesh_host import MeshHost
-from qmq.node.peer_requests import respond
+from qmq.node.peer_requests import CALLS, respond
 from qmq.node.services import NodeServices
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
@@ -102,9 +102,6 @@ if TYPE_CHECKING:
     from qmq.protocols.http.part import WebPart
 
 INCARNATION_BITS = 64
-
-REPAIR_SECONDS = 10.0
-"""How long a peer may take for a response that its stores have to search for."""
 
 
 class NodeParts(NodeServices):
@@ -298,7 +295,7 @@ class NodeParts(NodeServices):
         self.session_ended = self.exclusive_queues.session_ended
         self.declared_queues.on_changed = self.declarations_changed
         self.bound_queues = BoundQueues(self)
-        self.peer_rpc = PeerRpc(self.spawn, partial(respond, self))
+        self.peer_rpc = PeerRpc(settings.name, lambda: self.peer_names, self.spawn, CALLS, self, partial(respond, self))
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
@@ -390,7 +387,7 @@ class NodeParts(NodeServices):
         return self.policy_kind.fingerprints()
 
     async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
-        return await self.peer_rpc.ask_one(peer, request, REPAIR_SECONDS)
+        return await self.peer_rpc.ask_one_raw(peer, request, REPAIR_SECONDS)
 
     async def bring_up_stores(self) -> bool:
         await self.flushed()

@@ -1,20 +1,26 @@
-"""Requests of peers, and which part responds to each."""
+"""The calls of a node, and which part answers each."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from qmq.admin.console.requests import ConsoleRequests
-from qmq.admin.control import ControlContext, respond_to_peer
-from qmq.admin.mesh_messages import respond_about_message
-from qmq.admin.mesh_queries import respond_to_query
+from qmq.admin.console.queue_pages import FirstsCall, RowsCall
+from qmq.admin.console.requests import AuditCall, ConsoleRequests, HistoryCall, OverviewCall
+from qmq.admin.control import ControlContext, ControlRequest, respond_here
+from qmq.admin.inspection.connections import ConnectionsCall, KickCall, LinksCall, connection_rows, kick, link_rows
+from qmq.admin.inspection.messages import MemoryMessagesCall, WhereaboutsCall, memory_messages, whereabouts
+from qmq.admin.mesh_jobs import JobCall
+from qmq.admin.mesh_messages import MessageCall, message_facts
 from qmq.engine.checkpoint.queue_pager import QueuePager
 from qmq.errors import Refused
-from qmq.mesh.membership.adopt_queues import AdoptionContext, respond_holding
-from qmq.mesh.membership.decommission import DecommissionContext, respond_hearing
+from qmq.mesh.membership.adopt_queues import AdoptionContext, HeldCall, messages_held
+from qmq.mesh.membership.decommission import DecommissionContext, OpinionCall, opinion_of
+from qmq.mesh.peers.calls import CallTable
+from qmq.mesh.peers.dedup_query import DedupCall
 from qmq.mesh.peers.kinds import RequestKind
 from qmq.mesh.repair.catch_up import CatchUp
-from qmq.mesh.repair.quarantine_restore import QuarantineRestore
+from qmq.mesh.repair.quarantine_restore import QuarantineCall, QuarantineRestore
 from qmq.replication.protocol.frames import PeerRequest
+from qmq.settings.definitions.queue_lifetimes import UseCall
 from qmq.settings.definitions.sync import DefinitionSync
 
 if TYPE_CHECKING:
@@ -36,14 +42,6 @@ class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Proto
     def web(self) -> "WebPart": ...
 
 
-async def _hearing(context: RequestContext, body: bytes) -> bytes:
-    return respond_hearing(context, body)
-
-
-async def _holding(context: RequestContext, body: bytes) -> bytes:
-    return respond_holding(context, body)
-
-
 async def _beanstalk(context: RequestContext, body: bytes) -> bytes:
     # Here, because it is loaded only where it is used.
     from qmq.protocols.beanstalk.statistics import respond_about_jobs
@@ -51,20 +49,34 @@ async def _beanstalk(context: RequestContext, body: bytes) -> bytes:
     return await respond_about_jobs(context, body)
 
 
+CALLS: Final = CallTable(
+    {
+        AuditCall: lambda context, call: context.console.audited_here(call),
+        ConnectionsCall: connection_rows,
+        ControlRequest: respond_here,
+        DedupCall: lambda context, call: context.dedup_query.answer(call),
+        FirstsCall: lambda context, call: context.console.firsts_here(call),
+        HeldCall: messages_held,
+        HistoryCall: lambda context, call: context.console.history_here(call),
+        JobCall: lambda context, call: context.mesh_jobs.answer(call),
+        KickCall: kick,
+        OpinionCall: opinion_of,
+        LinksCall: link_rows,
+        MemoryMessagesCall: memory_messages,
+        MessageCall: message_facts,
+        OverviewCall: lambda context, call: context.console.overview_here(call),
+        QuarantineCall: lambda context, call: context.quarantine_restore.answer(call),
+        RowsCall: lambda context, call: context.console.rows_here(call),
+        UseCall: lambda context, call: context.queue_lifetimes.answer(call),
+        WhereaboutsCall: whereabouts,
+    }
+)
+
 ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]] = {
     RequestKind.REPAIR: lambda context, body: context.catch_up.answer(body),
-    RequestKind.QUARANTINE: lambda context, body: context.quarantine_restore.answer(body),
     RequestKind.DEFINITIONS: lambda context, body: context.definition_sync.answer(body),
-    RequestKind.DEDUP: lambda context, body: context.dedup_query.answer(body),
-    RequestKind.LINKS: _hearing,
-    RequestKind.HELD: _holding,
-    RequestKind.BULK_JOB: lambda context, body: context.mesh_jobs.answer(body),
-    RequestKind.ADMIN_QUERY: respond_to_query,
     RequestKind.PULL_ACKS: lambda context, body: context.web.pulls.answer(body),
     RequestKind.BEANSTALK: _beanstalk,
-    RequestKind.MESSAGE: respond_about_message,
-    RequestKind.CONSOLE: lambda context, body: context.console.answer(body),
-    RequestKind.CONTROL: respond_to_peer,
 }
 
 

@@ -5,7 +5,8 @@ from trio.testing import MockClock
 
 from qmq.admin.conditions import urgency_key
 from qmq.broker.messages.dedup import KEY_BYTES
-from qmq.mesh.peers.dedup_query import _read_answer
+from qmq.mesh.peers.calls import INVALID
+from qmq.mesh.peers.dedup_query import DedupCall
 from qmq.replication.protocol.frames import PeerRequest
 from tests.node.mesh_rig import MeshRig
 
@@ -43,10 +44,21 @@ async def test_peer_with_a_wrong_answer_is_missing(autojump_clock: MockClock, wr
 
 @pytest.mark.parametrize(
     "wrong",
-    [b"[" * 100_000, b"[[Infinity,1,1,1]]", b"[[-1,[],1,1]]", b'[[0,"b",1,1e9]]', b'[[0,"b",-1,1]]', b'[[-1,"b",1,1]]'],
+    [
+        b"[" * 100_000,
+        b'[[1,"b",1,1]]',
+        b"[[Infinity,1,1,1]]",
+        b"[[-1,[],1,1]]",
+        b'[[0,"b",1,1e9]]',
+        b'[[0,"b",-1,1]]',
+        b'[[-1,"b",1,1]]',
+    ],
 )
-def test_wrong_answer_about_dedup_ids_names_no_message(wrong: bytes) -> None:
-    assert _read_answer([bytes(KEY_BYTES)], wrong) == []
+def test_wrong_answer_about_dedup_ids_is_invalid(wrong: bytes) -> None:
+    call = DedupCall([bytes(KEY_BYTES).hex()], "a", 1)
+
+    with pytest.raises(INVALID):
+        call.check(call.decode_reply(wrong))
 
 
 def test_unknown_severity_is_listed_as_an_error() -> None:

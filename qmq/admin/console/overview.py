@@ -8,7 +8,7 @@ import trio
 
 from qmq import __version__
 from qmq.admin.conditions import Conditions
-from qmq.admin.inspection.connections import link_rows
+from qmq.admin.inspection.connections import LinksCall, link_rows
 from qmq.admin.totals import facts_of_totals
 from qmq.build import BUILD
 from qmq.engine.runtime.contexts import Engine, MeshPeers, Tasks
@@ -82,7 +82,7 @@ class Overview:
             "members": sorted(membership.members),
             "learner": membership.is_learner,
             "retired": sorted(membership.retired),
-            "links": link_rows(context)["rows"],
+            "links": link_rows(context, LinksCall()).rows,
             "owners": [] if context.mesh is None else [_facts(one) for one in context.takeover.statistics().owners],
             "conditions": [_facts(one) for one in conditions[:CONDITIONS_SHOWN]],
             "conditions_more": max(0, len(conditions) - CONDITIONS_SHOWN),

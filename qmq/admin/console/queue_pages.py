@@ -7,9 +7,10 @@ no node is not among the first of the mesh, although its sum might be.
 
 from collections.abc import Mapping
 from heapq import nsmallest
-from typing import Any, Final, Protocol
+from typing import Annotated, ClassVar, Final, Literal, Protocol
 
 import trio
+from msgspec import Meta, Struct
 
 from qmq.admin.console.first_queues import QueueIndexContext, first_queues
 from qmq.admin.console.queue_index import SORTS, QueueIndex, pick
@@ -17,7 +18,7 @@ from qmq.admin.control import sum_rows
 from qmq.admin.counts import CountsContext, add_ages, queue_rows
 from qmq.broker.messages.destination import DestinationKind
 from qmq.errors import Refused
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import Count, Facts, NamedCall, R, Text, Whole, need
 from qmq.mesh.peers.verb_request import header_number
 
 PREFIX: Final = "/queue/"
@@ -47,6 +48,47 @@ TURN_NAMES: Final = 1_000
 
 RATED: Final = ("accepted", "acknowledged")
 """A queue is sorted by the sum of both rates."""
+
+
+class ConsoleCall(NamedCall[R], frozen=True):
+    """The part of a node in what the console shows."""
+
+    kind: ClassVar = "console"
+    named_by: ClassVar = "part"
+
+
+class FirstQueues(Struct, frozen=True):
+    """`names`: the first queues in an order, and `values` by which they are sorted; `queues`: how many there are;
+    `age_seconds`: since the order was found.
+    """
+
+    names: list[Text]
+    values: list[Whole | float]
+    queues: Count
+    age_seconds: float = 0.0
+
+
+class FirstsCall(ConsoleCall[FirstQueues], frozen=True):
+    name: ClassVar = "firsts"
+    sort: Literal[SORTED_BY]  # type: ignore[valid-type]
+    is_reversed: bool
+    text: Annotated[str, Meta(max_length=FILTER_CHARS_MAX)]
+    count: Annotated[int, Meta(ge=0, le=OFFSET_MAX + LIMIT_MAX + 1)]
+
+
+class QueueRows(Struct, frozen=True):
+    """The rows of queues, as in the list by name, with ages and rates."""
+
+    rows: list[Facts]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            need(row, destination=str)
+
+
+class RowsCall(ConsoleCall[QueueRows], frozen=True):
+    name: ClassVar = "rows"
+    names: Annotated[list[Text], Meta(max_length=LIMIT_MAX * 10)]
 
 
 class QueuePagesContext(CountsContext, QueueIndexContext, Protocol):
@@ -106,10 +148,9 @@ class PageRequest:
         self.offset = header_number(headers, "offset", 0, 0, OFFSET_MAX)
 
     @property
-    def wanted(self) -> Facts:
-        """For `firsts`: one more than the page needs, to see whether more follow."""
-        count = self.offset + self.limit + 1
-        return {"sort": self.sort, "is_reversed": self.is_reversed, "text": self.text, "count": count}
+    def call(self) -> FirstsCall:
+        """One more than the page needs, to see whether more follow."""
+        return FirstsCall(self.sort, self.is_reversed, self.text, self.offset + self.limit + 1)
 
 
 class QueuePages:
@@ -133,11 +174,9 @@ class QueuePages:
         for by, is_reversed in USUAL:
             await self._find_first(by, is_reversed, "", LIMIT_DEFAULT + 1)
 
-    async def firsts(self, wanted: Mapping[str, Any]) -> Facts:
-        """`names`: the first queues in the order, and `values` by which they are sorted; `queues`: how many there are;
-        `age_seconds`: since the order was found."""
-        sort, is_reversed = str(wanted["sort"]), bool(wanted["is_reversed"])
-        text, count = str(wanted["text"]), min(int(wanted["count"]), OFFSET_MAX + LIMIT_MAX + 1)
+    async def firsts(self, call: FirstsCall) -> FirstQueues:
+        """The reply of this node."""
+        sort, is_reversed, text, count = call.sort, call.is_reversed, call.text, call.count
         await self._rates.refresh()
         rated: dict[str, float] = {}
         if sort == "rate":
@@ -165,12 +204,7 @@ class QueuePages:
         others: list[tuple[str, float]] = [one for one in ordered or () if one[0] not in rated]
         busy = [(name, rated[name]) for name in first]
         found = ([*busy, *others] if is_reversed else [*others, *busy])[:count]
-        return {
-            "names": [name for name, _ in found],
-            "values": [value for _, value in found],
-            "queues": queues,
-            "age_seconds": age_seconds,
-        }
+        return FirstQueues([name for name, _ in found], [value for _, value in found], queues, age_seconds)
 
     async def _find_first(self, by: str, is_reversed: bool, text: str, count: int) -> list[tuple[str, int]] | None:
         """The first queues in this order before the first pass is done, which begins meanwhile.
@@ -192,22 +226,21 @@ class QueuePages:
             self._index.keep()
         return found
 
-    async def rows(self, wanted: Mapping[str, Any]) -> Facts:
-        """The rows of the queues in `names`, as in the list by name, with ages and rates."""
-        names = [str(name) for name in wanted["names"]][: LIMIT_MAX * 10]
-        rows = await queue_rows(self._context, names)
+    async def rows(self, call: RowsCall) -> QueueRows:
+        """The reply of this node."""
+        rows = await queue_rows(self._context, call.names)
         await add_ages(self._context, rows)
         for row in rows:
             for field, rate in zip(RATED, self._rates.by_name.get(str(row["destination"]), ()), strict=False):
                 row[f"{field}_per_second"] = round(rate, 1)
-        return {"rows": rows}
+        return QueueRows(rows)
 
 
-def names_of_page(asked: PageRequest, firsts: list[Facts]) -> tuple[list[str], bool]:
+def names_of_page(asked: PageRequest, firsts: list[FirstQueues]) -> tuple[list[str], bool]:
     """The queues of the page, and whether more follow; `firsts` are those of each node."""
     values: dict[str, float] = {}
     for one in firsts:
-        for name, value in zip(one["names"], one["values"], strict=False):
+        for name, value in zip(one.names, one.values, strict=False):
             if asked.sort == "oldest":
                 values[name] = max(value, values.get(name, 0))
             else:
@@ -221,11 +254,11 @@ def names_of_page(asked: PageRequest, firsts: list[Facts]) -> tuple[list[str], b
     return names[asked.offset : end], len(names) > end
 
 
-def merged_rows(names: list[str], nodes: list[Facts]) -> list[Facts]:
+def merged_rows(names: list[str], nodes: list[QueueRows]) -> list[Facts]:
     """One row for each of `names`, in this order. A queue that is gone meanwhile has a row without messages."""
     rows: dict[str, Facts] = {}
     for one in nodes:
-        for row in one["rows"]:
+        for row in one.rows:
             name = str(row["destination"])
             rows[name] = sum_rows(DestinationKind.QUEUE, rows[name], row) if name in rows else row
     empty = {"messages": 0, "bytes": 0, "in_flight": 0, "consumers": 0}

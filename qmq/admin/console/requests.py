@@ -14,22 +14,33 @@ They are control requests like all others: over STOMP, over HTTP, and with the s
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final, Protocol
 
 import argon2
+from msgspec import Struct
 
 from qmq.access.rights import Rights
 from qmq.access.rules import ACTIONS, Action, Principal
 from qmq.admin.console.history import History, HistoryContext
 from qmq.admin.console.overview import Overview, OverviewContext
-from qmq.admin.console.queue_pages import PageRequest, QueuePages, QueuePagesContext, merged_rows, names_of_page
-from qmq.admin.mesh_queries import AskContext, ask_mesh
+from qmq.admin.console.queue_pages import (
+    ConsoleCall,
+    FirstQueues,
+    FirstsCall,
+    PageRequest,
+    QueuePages,
+    QueuePagesContext,
+    QueueRows,
+    RowsCall,
+    merged_rows,
+    names_of_page,
+)
 from qmq.admin.system import AUDIT, SystemTopics
 from qmq.broker.messages.destination import is_pattern
 from qmq.errors import Refused
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import Facts, decode_json
+from qmq.mesh.peers.calls import Facts, Replies, need
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse, is_for_mesh
 
 LIST: Final = "/control/list/queue"
@@ -54,7 +65,41 @@ GENERAL: Final[Mapping[str, tuple[Action, str]]] = {
 PASSCODE_CHARS_MAX: Final = 1024
 
 
-class ConsoleContext(HistoryContext, OverviewContext, QueuePagesContext, AskContext, Protocol):
+class OverviewCall(ConsoleCall[Facts], frozen=True):
+    """What a node says of itself. `keeps_pages`: a console is open, which asks for pages next."""
+
+    name: ClassVar = "overview"
+    keeps_pages: bool = False
+
+    def check(self, reply: Facts) -> None:
+        need(reply, node=str, links=list, conditions=list)
+
+
+class HistoryCall(ConsoleCall[Facts], frozen=True):
+    """The last hour of a node."""
+
+    name: ClassVar = "history"
+
+    def check(self, reply: Facts) -> None:
+        need(reply, at_us=list)
+
+
+class AuditRows(Struct, frozen=True):
+    rows: list[Facts]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            need(row, at_us=int)
+
+
+class AuditCall(ConsoleCall[AuditRows], frozen=True):
+    """The last events of the audit of a node."""
+
+    name: ClassVar = "audit"
+
+
+class ConsoleContext(HistoryContext, OverviewContext, QueuePagesContext, Protocol):
+    peer_rpc: PeerRpc
     system: SystemTopics
 
     def rights_of(self, principal: Principal | None) -> Rights: ...
@@ -76,13 +121,6 @@ class ConsoleRequests:
         self.history = History(context)
         self._pages = QueuePages(context)
         self._overview = Overview(context)
-        self._parts: Mapping[str, tuple[Callable[[Facts], Awaitable[Facts]], Mapping[str, type]]] = {
-            "overview": (self._overview_here, {"node": str, "links": list, "conditions": list}),
-            "history": (self._history_here, {"at_us": list}),
-            "audit": (self._audited_here, {"rows": list}),
-            "firsts": (self._pages.firsts, {"names": list, "values": list, "queues": int}),
-            "rows": (self._pages.rows, {"rows": list}),
-        }
 
     async def respond(
         self,
@@ -106,26 +144,29 @@ class ConsoleRequests:
         if destination.rstrip("/") == LIST:
             return _response(await self._page(PageRequest(headers), is_mesh=is_mesh))
         if destination == AUDITED:
-            found, missing = await self.ask("audit", {}, is_mesh=is_mesh)
-            rows = sorted((row for one in found.values() for row in one["rows"]), key=lambda row: -int(row["at_us"]))
+            found, missing = await self._context.peer_rpc.ask_all(AuditCall(), is_mesh=is_mesh)
+            rows = sorted([row for one in found.values() for row in one.rows], key=lambda row: -row["at_us"])
             return _response({"rows": rows, "nodes_missing": missing})
-        found, missing = await self.ask(destination.rpartition("/")[2], {}, is_mesh=is_mesh)
-        return _response({"node": self._context.settings.name, "nodes": found, "nodes_missing": missing})
+        call = HistoryCall() if destination == HISTORY else OverviewCall()
+        return _response(self._of_nodes(await self._context.peer_rpc.ask_all(call, is_mesh=is_mesh)))
 
     async def overview(self) -> Facts:
         """What all nodes say of themselves, for all tabs."""
-        found, missing = await self.ask("overview", {"keeps_pages": True}, is_mesh=True)
-        return {"node": self._context.settings.name, "nodes": found, "nodes_missing": missing}
+        return self._of_nodes(await self._context.peer_rpc.ask_all(OverviewCall(keeps_pages=True)))
+
+    def _of_nodes(self, replies: Replies[Facts]) -> Facts:
+        return {"node": self._context.settings.name, "nodes": replies.by_node, "nodes_missing": replies.missing}
 
     async def _page(self, asked: PageRequest, *, is_mesh: bool) -> Facts:
-        firsts, missing = await self.ask("firsts", asked.wanted, is_mesh=is_mesh)
+        ask_all = self._context.peer_rpc.ask_all
+        firsts, missing = await ask_all(asked.call, is_mesh=is_mesh)
         names, more = names_of_page(asked, list(firsts.values()))
-        rows, silent = await self.ask("rows", {"names": names}, is_mesh=is_mesh)
+        rows, silent = await ask_all(RowsCall(names), is_mesh=is_mesh)
         return {
             "destinations": merged_rows(names, list(rows.values())),
             "more": more,
-            "queues": max(one["queues"] for one in firsts.values()),
-            "age_seconds": firsts[self._context.settings.name]["age_seconds"],
+            "queues": max(one.queues for one in firsts.values()),
+            "age_seconds": firsts[self._context.settings.name].age_seconds,
             "nodes_missing": sorted({*missing, *silent}),
         }
 
@@ -162,33 +203,22 @@ class ConsoleRequests:
 
     # Of one node
 
-    async def _overview_here(self, wanted: Facts) -> Facts:
-        if wanted.get("keeps_pages"):
+    async def overview_here(self, call: OverviewCall) -> Facts:
+        if call.keeps_pages:
             self._pages.keep()
         return await self._overview.facts()
 
-    async def _history_here(self, wanted: Facts) -> Facts:
+    def history_here(self, call: HistoryCall) -> Facts:
         return self.history.facts()
 
-    async def _audited_here(self, wanted: Facts) -> Facts:
-        return {"rows": list(self._context.system.audited)}
+    def audited_here(self, call: AuditCall) -> AuditRows:
+        return AuditRows(list(self._context.system.audited))
 
-    # Of all nodes
+    async def firsts_here(self, call: FirstsCall) -> FirstQueues:
+        return await self._pages.firsts(call)
 
-    async def ask(self, part: str, wanted: Facts, *, is_mesh: bool) -> tuple[dict[str, Facts], list[str]]:
-        """The facts of each node that answers, this one first; with `is_mesh` also the names of those that do not."""
-        here, types = self._parts[part]
-        asked = {"part": part, "wanted": wanted}
-        return await ask_mesh(self._context, await here(wanted), RequestKind.CONSOLE, asked, types, is_mesh=is_mesh)
-
-    async def answer(self, request: bytes) -> bytes:
-        """The response of this node to a peer. Raises Refused."""
-        try:
-            asked = decode_json(request)
-            here, _ = self._parts[asked["part"]]
-            return json.dumps(await here(dict(asked["wanted"]))).encode()
-        except (ValueError, TypeError, KeyError) as error:
-            raise Refused("bad-destination", f"parts of the console are {', '.join(self._parts)}") from error
+    async def rows_here(self, call: RowsCall) -> QueueRows:
+        return await self._pages.rows(call)
 
 
 def _response(facts: Facts) -> ControlResponse:

@@ -1,11 +1,14 @@
 """Connections of clients to one node, and its links: their lists, and the end of connections that an operator names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from heapq import nsmallest
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final, Protocol
+
+from msgspec import Meta, Struct
 
 from qmq.engine.runtime.contexts import Engine
 from qmq.errors import Refused
+from qmq.mesh.peers.calls import AdminQuery, Count, Row, Text
 from qmq.replication.links.statistics import PeerStatistics
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.session import ClientSession
@@ -21,18 +24,60 @@ class ConnectionsContext(Engine, Protocol):
     mesh: Mesh | None
 
 
-def connection_rows(context: ConnectionsContext, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """How many connections `wanted` names (`id`, `user`, `address`; all without these), and the first rows of them.
+class ConnectionRows(Struct, frozen=True, omit_defaults=True):
+    """How many connections a call names, and the first rows of them. `next`: after which one more follow."""
 
-    A page begins behind the connection `after` and has `limit` rows. `next`: after which one more follow.
-    """
-    found = list(_matching(context, wanted))
-    limit = wanted.get("limit", ROWS_MAX)
-    after = place_of(wanted["after"]) if wanted.get("after") else ("", 0)
-    behind = [session for session in found if (context.origin.node, session.id) > after]
-    page = nsmallest(limit + 1, behind, key=lambda session: session.id)
-    rows = [_row(context, session) for session in page[:limit]]
-    return {"connections": len(found), "rows": rows, **({"next": rows[-1]["id"]} if len(page) > limit else {})}
+    connections: Count
+    rows: list[Row]
+    next: Text = ""
+
+    def __post_init__(self) -> None:
+        places = [row.get("id") for row in self.rows] + ([self.next] if self.next else [])
+        if not all(map(is_place, places)):
+            raise ValueError("a row without the id of a connection")
+
+
+class ConnectionsNamed(AdminQuery[ConnectionRows], frozen=True, omit_defaults=True, kw_only=True):
+    """Connections: all, or those of one id, user or address."""
+
+    id: Text | None = None
+    user: Text | None = None
+    address: Text | None = None
+
+
+class ConnectionsCall(ConnectionsNamed, frozen=True, omit_defaults=True, kw_only=True):
+    """A page of connections: `limit` rows behind the connection `after`."""
+
+    name: ClassVar = "connections"
+    limit: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = ROWS_MAX
+    after: Text = ""
+
+
+class KickCall(ConnectionsNamed, frozen=True, omit_defaults=True, kw_only=True):
+    """End connections, with `reason` in the ERROR; the connection `but` stays."""
+
+    name: ClassVar = "kick"
+    reason: Text
+    but: Text
+    is_dry_run: bool = False
+
+
+class LinkRows(Struct, frozen=True):
+    """A row for each peer: the link to it (`out`), and the link from it (`in`)."""
+
+    links: Count
+    rows: list[Row]
+
+
+class LinksCall(AdminQuery[LinkRows], frozen=True):
+    """The links of a node; none without a mesh."""
+
+    name: ClassVar = "links"
+
+
+def connection_rows(context: ConnectionsContext, call: ConnectionsCall) -> ConnectionRows:
+    """The reply of this node. Raises Refused for an `after` that is no id."""
+    return _page(context, list(_matching(context, call)), call.limit, place_of(call.after) if call.after else ("", 0))
 
 
 def place_of(id: Any) -> tuple[str, int]:
@@ -43,25 +88,39 @@ def place_of(id: Any) -> tuple[str, int]:
     return node, int(number)
 
 
-def kick(context: ConnectionsContext, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """End the connections that `wanted` names, with its `reason` in the ERROR; the session `but` stays.
-
-    What is in flight to them is delivered again.
-    """
-    facts = connection_rows(context, wanted)
-    if not wanted.get("is_dry_run"):
-        for session in list(_matching(context, wanted)):
-            session.evict(Refused("kicked", f"An operator has ended this connection: {wanted['reason']}"))
-    return facts
+def is_place(id: object) -> bool:
+    try:
+        place_of(id)
+    except Refused:
+        return False
+    return True
 
 
-def _matching(context: ConnectionsContext, wanted: Mapping[str, Any]) -> Iterator[ClientSession]:
+def kick(context: ConnectionsContext, call: KickCall) -> ConnectionRows:
+    """The reply of this node. What is in flight to these connections is delivered again."""
+    found = list(_matching(context, call, call.but))
+    rows = _page(context, found, ROWS_MAX)
+    if not call.is_dry_run:
+        for session in found:
+            session.evict(Refused("kicked", f"An operator has ended this connection: {call.reason}"))
+    return rows
+
+
+def _page(
+    context: ConnectionsContext, found: list[ClientSession], limit: int, after: tuple[str, int] = ("", 0)
+) -> ConnectionRows:
+    behind = [session for session in found if (context.origin.node, session.id) > after]
+    page = nsmallest(limit + 1, behind, key=lambda session: session.id)
+    rows = [_row(context, session) for session in page[:limit]]
+    return ConnectionRows(len(found), rows, rows[-1]["id"] if len(page) > limit else "")
+
+
+def _matching(context: ConnectionsContext, call: ConnectionsNamed, but: str = "") -> Iterator[ClientSession]:
     node = context.origin.node
     for session in context.sessions.values():
-        facts = {"id": f"{node}/{session.id}", "user": session.user, "address": session.peer_address}
-        if facts["id"] != wanted.get("but") and all(
-            [wanted[name] == fact for name, fact in facts.items() if name in wanted]
-        ):
+        id = f"{node}/{session.id}"
+        pairs = ((call.id, id), (call.user, session.user), (call.address, session.peer_address))
+        if id != but and all([wanted is None or wanted == fact for wanted, fact in pairs]):
             yield session
 
 
@@ -81,10 +140,10 @@ def _row(context: ConnectionsContext, session: ClientSession) -> dict[str, Any]:
     }
 
 
-def link_rows(context: ConnectionsContext) -> dict[str, Any]:
-    """A row for each peer: the link to it (`out`), and the link from it (`in`). None for a node without a mesh."""
+def link_rows(context: ConnectionsContext, call: LinksCall) -> LinkRows:
+    """The reply of this node."""
     peers = [] if context.mesh is None else context.mesh.statistics().peers
-    return {"links": len(peers), "rows": [_link_row(context.origin.node, peer) for peer in peers]}
+    return LinkRows(len(peers), [_link_row(context.origin.node, peer) for peer in peers])
 
 
 def _link_row(node: str, peer: PeerStatistics) -> dict[str, Any]:

@@ -6,9 +6,10 @@ Nothing is consumed. All of it is what this node has: the durable messages of al
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Annotated, ClassVar, Final, Protocol
+
+from msgspec import Meta, Struct
 
 from qmq.admin.inspection.message_search import (
     JournalTrace,
@@ -24,6 +25,7 @@ from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.errors import Refused
+from qmq.mesh.peers.calls import AdminQuery, Count, Row, Text
 from qmq.mesh.peers.peer_json import Facts
 from qmq.model.dots import Dot
 from qmq.record_codec import Replay
@@ -32,8 +34,6 @@ from qmq.sessions.delivery.browsing import queue_levels
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import Record, RecordKind
 
-MEMORY_ONLY: Final = "memory-messages"
-"""Query of `qmq.admin.mesh_queries` for the memory-only messages of a queue."""
 UNKNOWN_MESSAGE: Final = "unknown-message"
 
 PEER_ROWS_BYTES: Final = 256 << 10
@@ -48,6 +48,42 @@ PEEK_BYTES_MAX: Final = 1 << 20
 
 NOT_HEADERS: Final = ("destination", "persistent")
 """What a selector sees beside the headers of the sender."""
+
+
+class MemoryMessages(Struct, frozen=True):
+    """`held`: how many memory-only messages of the queue a node has; `more`: some are behind the rows."""
+
+    rows: list[Row]
+    more: bool
+    held: Count
+
+
+class MemoryMessagesCall(AdminQuery[MemoryMessages], frozen=True):
+    """The first `count` memory-only messages of a queue, each node behind its own offset."""
+
+    name: ClassVar = "memory-messages"
+    queue: Text
+    count: Count
+    offsets: dict[str, Count] = {}
+
+
+class Whereabouts(Struct, frozen=True):
+    """Whether a node has the record of a message on disk, and which consumers there have it in flight.
+
+    `settled_by`: for those of the records in question that the node wrote, the connections behind each.
+    """
+
+    has_record: bool
+    in_flight: list[Row]
+    settled_by: dict[str, list[Row]] = {}
+
+
+class WhereaboutsCall(AdminQuery[Whereabouts], frozen=True):
+    """What a node says of the present of a message, and of records about it."""
+
+    name: ClassVar = "whereabouts"
+    id: Text
+    records: Annotated[list[Text], Meta(max_length=RECORDS_MAX)] = []
 
 
 class MessagesContext(Engine, Committing, MeshPeers, Reporting, Protocol):
@@ -78,9 +114,9 @@ async def peek(context: MessagesContext, destination: str, count: int, offset: i
     return {"messages": len(rows), "more": page.is_full, "rows": rows}
 
 
-def memory_rows(context: MessagesContext, queue: str, count: int, offset: int = 0) -> Facts:
+def memory_rows(context: MessagesContext, queue: str, count: int, offset: int = 0) -> MemoryMessages:
     """The first `count` memory-only messages behind the first `offset` of a queue that this node has, in the order of
-    delivery. `held`: how many there are.
+    delivery.
     """
     page = _Page(count)
     held = 0
@@ -89,26 +125,22 @@ def memory_rows(context: MessagesContext, queue: str, count: int, offset: int = 
             held += 1
             if held > offset:
                 page.add(one)
-    return {"rows": _rows(context, page), "more": page.is_full, "held": held}
+    return MemoryMessages(_rows(context, page), page.is_full, held)
 
 
-def memory_rows_for_peer(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
-    """The same, as much of it as a response may have. Raises Refused for a request that makes no sense."""
-    queue, count, offsets = wanted.get("queue"), wanted.get("count"), wanted.get("offsets", {})
-    if not isinstance(queue, str) or type(count) is not int or not isinstance(offsets, dict):
-        raise Refused("bad-destination", "a request for memory-only messages names queue and count")
-    offset = offsets.get(context.origin.node, 0)
-    facts = memory_rows(context, queue, count, offset if type(offset) is int else 0)
-    kept: list[Facts] = []
+def memory_messages(context: MessagesContext, call: MemoryMessagesCall) -> MemoryMessages:
+    """The same, as much of it as a response may have."""
+    found = memory_rows(context, call.queue, call.count, call.offsets.get(context.origin.node, 0))
+    kept: list[Row] = []
     size = 0
-    for row in facts["rows"]:
+    for row in found.rows:
         if row["body_bytes"] > PEER_BODY_BYTES:
             take_body(row)
         kept.append(row)
         size += len(json.dumps(row))
         if size >= PEER_ROWS_BYTES:
             break
-    return {**facts, "rows": kept, "more": facts["more"] or len(kept) < len(facts["rows"])}
+    return MemoryMessages(kept, found.more or len(kept) < len(found.rows), found.held)
 
 
 class _Page:
@@ -205,13 +237,10 @@ async def trace(context: MessagesContext, message_id: str) -> Facts:
     }
 
 
-def whereabouts(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
-    """Of one message: whether this node has its record on disk, and which consumer here has it in flight.
-
-    `settled_by`: for those of the `records` in question that this node wrote, the connections behind each.
-    """
-    dot = _dot_of(str(wanted.get("id")))
-    consumers: list[Facts] = []
+def whereabouts(context: MessagesContext, call: WhereaboutsCall) -> Whereabouts:
+    """The reply of this node. Raises Refused for what is no message-id."""
+    dot = _dot_of(call.id)
+    consumers: list[Row] = []
     for delivery in context.broker.queues.deliveries.values():
         if delivery.message.dot == dot:
             session = context.sessions.get(delivery.subscription.session)
@@ -219,18 +248,13 @@ def whereabouts(context: MessagesContext, wanted: Mapping[str, Any]) -> Facts:
             user = "" if session is None else session.user or ""
             name = f"{context.origin.node}/{delivery.subscription.session}"
             consumers.append({"connection": name, "user": user, "address": address})
-    records = wanted.get("records", [])
-    settled_by: dict[str, list[Facts]] = {}
-    for record in records[:RECORDS_MAX] if isinstance(records, list) else ():
-        its = _dot_of(str(record))
+    settled_by: dict[str, list[Row]] = {}
+    for record in call.records:
+        its = _dot_of(record)
         found = context.recent_settles.by(its.sequence) if its.origin == context.origin else []
         if found:
-            settled_by[str(record)] = found
-    return {
-        "has_record": context.durable_vector().get(dot.origin, 0) >= dot.sequence,
-        "in_flight": consumers,
-        "settled_by": settled_by,
-    }
+            settled_by[record] = found
+    return Whereabouts(context.durable_vector().get(dot.origin, 0) >= dot.sequence, consumers, settled_by)
 
 
 async def _find(context: MessagesContext, dot: Dot) -> tuple[Message | None, bool, JournalTrace]:

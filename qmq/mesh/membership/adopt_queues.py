@@ -13,12 +13,12 @@ If another node took the messages over before the retirement, it hands them off 
 about held messages. A node that cannot be reached has no lease any more after `takeover_after_seconds`.
 """
 
-import json
 import logging
 from functools import partial
-from typing import Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import trio
+from msgspec import Meta, Struct
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
@@ -26,17 +26,13 @@ from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.commit.commits import Commits
 from qmq.engine.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
 from qmq.engine.runtime.waker import Waker
-from qmq.errors import MeshError, Refused
 from qmq.mesh.membership.takeover import Takeover
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import decode_json
+from qmq.mesh.peers.calls import Count, Node, OriginSequence, PeerCall, check_incarnation, pack_vector, vector_of
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.repair.incarnation_gc import IncarnationGc
-from qmq.model.dots import Dot, Vector, covers, merge
+from qmq.model.dots import Dot, Origin, Vector, covers, merge
 from qmq.model.members import Retirement
 from qmq.record_codec import Replay
-from qmq.replication.protocol.frames import PeerRequest
-from qmq.replication.protocol.values import array, mapping, number, origin_of, text
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.plan import is_page_full
 
@@ -82,22 +78,39 @@ class AdoptionContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Pro
         """This node serves messages that it did not serve before."""
 
 
-def respond_holding(context: AdoptionContext, request: bytes) -> bytes:
-    """Those messages, by incarnation and sequence. Null when there are too many to list, or this node still delivers
-    some, or would adopt them itself.
+class HeldMessage(Struct, frozen=True, array_like=True):
+    """A message of the owner in question."""
 
-    Raises Refused for an invalid request.
+    incarnation: int
+    sequence: Count
+
+    def __post_init__(self) -> None:
+        check_incarnation(self.incarnation)
+
+
+class HeldReply(Struct, frozen=True):
+    """`holds`: those messages. None when there are too many to list, or the node still delivers some, or would adopt
+    them itself. `has`: its vector.
     """
-    try:
-        owner = text(decode_json(request)["holds"])
-    except (ValueError, TypeError, KeyError, MeshError) as error:
-        raise Refused("bad-destination", "an invalid request about held messages") from error
+
+    holds: Annotated[list[HeldMessage], Meta(max_length=HELD_MAX)] | None
+    has: list[OriginSequence] = []
+
+
+class HeldCall(PeerCall[HeldReply], frozen=True):
+    """Which messages of a retired node are with consumers of a node."""
+
+    kind: ClassVar = "held"
+    holds: Node
+
+
+def messages_held(context: AdoptionContext, call: HeldCall) -> HeldReply:
+    """The reply of this node."""
+    owner = call.holds
     if not context.takeover.has_let_go(owner) or _is_adopter(context, owner):
-        return json.dumps({"holds": None}).encode()
-    held = _held_here(context, owner)
-    rows = [[dot.origin.incarnation, dot.sequence] for dot in held]
-    has = [[*origin, last] for origin, last in context.received_vector().items()]
-    return json.dumps({"holds": rows if len(rows) <= HELD_MAX else None, "has": has}).encode()
+        return HeldReply(None)
+    rows = [HeldMessage(dot.origin.incarnation, dot.sequence) for dot in _held_here(context, owner)]
+    return HeldReply(rows if len(rows) <= HELD_MAX else None, pack_vector(context.received_vector()))
 
 
 def _is_adopter(context: AdoptionContext, owner: str) -> bool:
@@ -188,24 +201,23 @@ class QueueAdoption:
         responded, or this node is missing records of a member, which may settle what it holds no more.
         """
         context = self._context
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.HELD, json.dumps({"holds": owner}).encode()))
-        if is_patient and not answers.keys() >= set(context.peer_names):
+        replies, missing = await context.peer_rpc.ask(HeldCall(owner))
+        if is_patient and missing:
             return None
         membership = context.membership
         # A learner has lost its record of what is settled.
-        vouching = {peer for peer in answers if membership.counts(peer)}
+        vouching = {peer for peer in replies if membership.counts(peer)}
         if membership.may_vote:
             vouching.add(context.origin.node)
         if not membership.is_majority(vouching):
             return None
         held = _held_here(context, owner)
         needs: Vector = {}
-        for peer, answer in answers.items():
-            response = _read_answer(owner, peer, answer)
-            if response is None:
+        for reply in replies.values():
+            if reply.holds is None:
                 return None
-            held.update(response[0])
-            merge(needs, response[1])
+            held.update([Dot(Origin(owner, one.incarnation), one.sequence) for one in reply.holds])
+            merge(needs, vector_of(reply.has))
         with trio.move_on_after(RECORDS_SECONDS):
             # While clients are busy, some of it is always on its way.
             while not covers(context.durable_vector(), context.incarnation_gc.seals.without(needs)):
@@ -258,18 +270,3 @@ class QueueAdoption:
         # If this node had taken the messages over before, they leave its queues as for any other record.
         record = Dot(context.origin, context.broker.next_sequence - 1)
         context.broker.accept_settles(queue, dots, context.received_vector(), record)
-
-
-def _read_answer(owner: str, peer: str, answer: bytes) -> tuple[list[Dot], Vector] | None:
-    """The messages of `owner` that `peer` holds, and its vector; None when it cannot say, or it is invalid."""
-    try:
-        response = mapping(decode_json(answer))
-        if response["holds"] is None:
-            return None
-        holds = [array(pair, 2) for pair in array(response["holds"])]
-        has = [array(entry, 3) for entry in array(response["has"])]
-        dots = [Dot(origin_of(owner, incarnation), number(last)) for incarnation, last, *_ in holds]
-        return dots, {origin_of(name, incarnation): number(last) for name, incarnation, last, *_ in has}
-    except (KeyError, ValueError, MeshError) as error:
-        log.error("! %s: invalid list of held messages of %s: %s", peer, owner, error)
-        return None

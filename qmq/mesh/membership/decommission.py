@@ -15,23 +15,21 @@ together, in one batch. No node can check that statement. If it was wrong, the o
 This node refuses their links, and they refuse none.
 """
 
-import json
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import trio
+from msgspec import Struct
 
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers
 from qmq.errors import Refused
 from qmq.mesh.membership.members import AGREED_SECONDS, SILENT_SECONDS, LiveMembership
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import decode_json, facts_of
+from qmq.mesh.peers.calls import Node, PeerCall
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Vector, merge
 from qmq.model.members import Retirement, majority
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.frames import PeerRequest
 
 
 class DecommissionContext(Engine, Committing, MeshPeers, Protocol):
@@ -41,18 +39,23 @@ class DecommissionContext(Engine, Committing, MeshPeers, Protocol):
     checkpoints: Checkpoints
 
 
-def respond_hearing(context: DecommissionContext, request: bytes) -> bytes:
-    """Whether a link with the named node is up, and when this node agrees that it has left.
+class Opinion(Struct, frozen=True):
+    """Whether a link with the named node is up, and in how many seconds this one agrees that it has left; None: not."""
 
-    Raises Refused for an invalid request.
-    """
-    try:
-        name = decode_json(request)["hears"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise Refused("bad-destination", "an invalid request about a node's links") from error
-    if type(name) is not str:
-        raise Refused("bad-destination", "a request about a node's links that names no node")
-    return json.dumps({"hears": name in linked(context), "agrees_in": context.members.agrees_in(name)}).encode()
+    hears: bool
+    agrees_in: float | None = None
+
+
+class OpinionCall(PeerCall[Opinion], frozen=True):
+    """What a node says of its link with another one."""
+
+    kind: ClassVar = "links"
+    hears: Node
+
+
+def opinion_of(context: DecommissionContext, call: OpinionCall) -> Opinion:
+    """The reply of this node."""
+    return Opinion(call.hears in linked(context), context.members.agrees_in(call.hears))
 
 
 def linked(context: DecommissionContext) -> set[str]:
@@ -156,16 +159,11 @@ class Decommission:
         """Of the remaining members: those with a link to `name`, and for each of the others the seconds until it agrees
         that `name` has left.
         """
-        context = self._context
-        body = json.dumps({"hears": name}).encode()
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.LINKS, body))
-        answers[context.origin.node] = respond_hearing(context, body)
-        found = {peer: facts_of(answer, {"hears": bool}) for peer, answer in answers.items() if peer != name}
-        responses = {peer: facts for peer, facts in found.items() if facts is not None}
-        hearing = sorted(peer for peer, one in responses.items() if one["hears"])
-        waits: dict[str, object] = {peer: one.get("agrees_in") for peer, one in responses.items()}
-        agrees_in = {peer: float(one) for peer, one in waits.items() if isinstance(one, int | float) and one >= 0}
-        return hearing, agrees_in
+        found, _ = await self._context.peer_rpc.ask_all(OpinionCall(name))
+        found.pop(name, None)
+        hearing = sorted(peer for peer, one in found.items() if one.hears)
+        waits = {peer: one.agrees_in for peer, one in found.items()}
+        return hearing, {peer: seconds for peer, seconds in waits.items() if seconds is not None and seconds >= 0}
 
     async def _write(self, names: Collection[str]) -> dict[str, Any]:
         context = self._context

@@ -18,23 +18,20 @@ for links until WAKING_SECONDS after the wake-up. An unreachable peer may have t
 two.
 """
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Annotated, ClassVar, Final, Protocol
 
 import trio
+from msgspec import Meta, Struct
 
 from qmq.broker.messages.dedup import KEY_BYTES, Dedup, dedup_key, is_dead_letter, is_retry
 from qmq.engine.runtime.contexts import Committing, Engine, JournalTail, MeshPeers
-from qmq.errors import MeshError, Refused
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import decode_json
+from qmq.mesh.peers.calls import Count, Node, PeerCall, Whole, check_incarnation
 from qmq.mesh.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.model.deletions import Deletions
-from qmq.model.dots import Dot
-from qmq.replication.protocol.frames import PeerRequest
-from qmq.replication.protocol.values import SEQUENCE_MAX, number, origin_of
+from qmq.model.dots import Dot, Origin
+from qmq.replication.protocol.values import SEQUENCE_MAX
 from qmq.storage.format.batch import batch_records
 from qmq.storage.format.forgotten_record import unpack_forgotten
 from qmq.storage.format.record import Record, RecordKind
@@ -58,9 +55,44 @@ REPLAY_BYTES: Final = 64 << 20
 FOLLOWED_MAX: Final = SEQUENCE_MAX // 2
 """Up to where the numbers of this node follow those of others: its own later ones must be valid, too."""
 
+Key = Annotated[str, Meta(pattern=rf"^[0-9a-f]{{{2 * KEY_BYTES}}}\Z")]
+
 _READ_BYTES: Final = 1 << 20
 FANOUTS: Final = "/fanout/"
 _MARKS: Final = (b"dedup-id:", b"_AMQ_DUPL_ID:")
+
+
+class FoundMessage(Struct, frozen=True, array_like=True):
+    """A message that a node has: which of the keys in question it has, and its dot."""
+
+    index: Annotated[int, Meta(ge=0, lt=KEYS_MAX)]
+    node: Node
+    incarnation: int
+    sequence: Whole
+
+    def __post_init__(self) -> None:
+        check_incarnation(self.incarnation)
+
+    @property
+    def dot(self) -> Dot:
+        return Dot(Origin(self.node, self.incarnation), self.sequence)
+
+
+class DedupCall(PeerCall[list[FoundMessage]], frozen=True):
+    """Which of these keys, in hexadecimal, a node has messages of. `node` asks, at the time `at` of its order."""
+
+    kind: ClassVar = "dedup"
+    dedup: Annotated[list[Key], Meta(max_length=KEYS_MAX)]
+    node: Node
+    at: Count
+
+    @property
+    def keys(self) -> list[bytes]:
+        return [bytes.fromhex(key) for key in self.dedup]
+
+    def check(self, reply: list[FoundMessage]) -> None:
+        if any(one.index >= len(self.dedup) for one in reply):
+            raise ValueError("a message of a key that was not asked about")
 
 
 class DedupContext(Engine, Committing, JournalTail, MeshPeers, Protocol):
@@ -116,9 +148,9 @@ class DedupQuery:
         found: dict[bytes, Dot] = {}
         for start in range(0, len(keys), KEYS_MAX):
             part = keys[start : start + KEYS_MAX]
-            request = {"dedup": [key.hex() for key in part], "node": context.origin.node, "at": at}
-            answers = await self._ask(PeerRequest(RequestKind.DEDUP, json.dumps(request).encode()))
-            found.update(pair for answer in answers.values() for pair in _read_answer(part, answer))
+            call = DedupCall([key.hex() for key in part], context.origin.node, at)
+            for reply in (await self._ask(call)).values():
+                found.update({part[one.index]: one.dot for one in reply})
         with trio.move_on_after(ARRIVAL_SECONDS):
             for dot in found.values():
                 # Memory-only messages have negative numbers and never come.
@@ -127,34 +159,34 @@ class DedupQuery:
         now_us = context.environment.now_us()
         return {key for key in found if context.broker.dedup.find(key, now_us) is None}
 
-    async def _ask(self, request: PeerRequest) -> dict[str, bytes]:
+    async def _ask(self, call: DedupCall) -> dict[str, list[FoundMessage]]:
         context = self._context
-        answers = await context.peer_rpc.ask(request)
-        while trio.current_time() < self._waking_until and not answers.keys() >= set(context.peer_names):
+        replies, missing = await context.peer_rpc.ask(call)
+        while trio.current_time() < self._waking_until and missing:
             await trio.sleep(AGAIN_SECONDS)
-            answers |= await context.peer_rpc.ask(request)
+            replies |= (await context.peer_rpc.ask(call)).by_node
+            missing = [name for name in context.peer_names if name not in replies]
         self.links_changed()
-        return answers
+        return replies
 
-    async def answer(self, request: bytes) -> bytes:
-        """The response to a peer's query: `[[index of the key, node, incarnation, sequence], …]` of messages here."""
-        at, asker, keys = _read_request(request)
-        context = self._context
-        self._clock = max(self._clock, min(at, FOLLOWED_MAX))
+    async def answer(self, call: DedupCall) -> list[FoundMessage]:
+        """The reply to a peer's query."""
+        context, keys = self._context, call.keys
+        self._clock = max(self._clock, min(call.at, FOLLOWED_MAX))
         with trio.move_on_after(ANSWER_SECONDS):
-            while self._was_first(keys, at, asker):
+            while self._was_first(keys, call.at, call.node):
                 await self._decided.park()
         dedup, now_us = context.broker.dedup, context.environment.now_us()
-        found: list[tuple[int, str, int, int]] = []
+        found: list[FoundMessage] = []
         for index, key in enumerate(keys):
             dot = dedup.find(key, now_us)
             if dot is None:
                 dedup.note_asked(key)
             else:
-                found.append((index, *dot.origin, dot.sequence))
+                found.append(FoundMessage(index, *dot.origin, dot.sequence))
         # Only durable messages are reported.
         await context.flushed()
-        return json.dumps(found).encode()
+        return found
 
     def _was_first(self, keys: Sequence[bytes], at: int, asker: str) -> bool:
         """Whether this node decides about one of `keys` and asked before that peer did."""
@@ -187,25 +219,3 @@ def _replay(record: Record, dot: Dot, dedup: Dedup, deletions: Deletions, now_us
     dedup.learn(key, dot, now_us, destination if destination.startswith(FANOUTS) else "")
     if is_retry(record.headers) and not is_dead_letter(record.headers):
         dedup.learn_retry(key, dot.origin.node, record.timestamp_us)
-
-
-def _read_request(request: bytes) -> tuple[int, str, list[bytes]]:
-    try:
-        asked = decode_json(request)
-        at, node, keys = number(asked["at"]), asked["node"], [bytes.fromhex(text) for text in asked["dedup"]]
-        if not isinstance(node, str) or len(keys) > KEYS_MAX or any(len(key) != KEY_BYTES for key in keys):
-            raise ValueError("no keys")
-    except (ValueError, TypeError, KeyError, MeshError) as error:
-        raise Refused("bad-destination", f"an invalid request about dedup ids: {error}") from error
-    return at, node, keys
-
-
-def _read_answer(keys: Sequence[bytes], answer: bytes) -> list[tuple[bytes, Dot]]:
-    """The messages in a peer's response; none when it is not valid, which counts as no response."""
-    try:
-        return [
-            (keys[number(index, 0, len(keys) - 1)], Dot(origin_of(node, incarnation), number(sequence, -SEQUENCE_MAX)))
-            for index, node, incarnation, sequence in decode_json(answer)
-        ]
-    except (ValueError, TypeError, MeshError):
-        return []

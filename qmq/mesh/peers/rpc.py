@@ -1,8 +1,8 @@
-"""Requests from node to node: sent to every reachable peer; each responds about itself.
+"""Calls from node to node (`calls`): sent to every reachable peer, or to one; each responds about itself.
 
-Delivery is not guaranteed: a peer that does not respond within `ANSWER_SECONDS` is left out, and the caller sees how
-many responded. A request or response may be lost with a link. If another link leads to the peer, it is asked again; if
-none does, it is not waited for.
+Delivery is not guaranteed: a peer that does not respond in time, or with something that is not valid, is named to the
+caller as missing. A request or response may be lost with a link. If another link leads to the peer, it is asked again;
+if none does, it is not waited for.
 
 Bounds: a limited number of requests of this node are sent at once, and the next ones wait in line. A limited number of
 requests of one peer are handled at once. Others are ignored, and the peer's request reaches its time limit.
@@ -12,51 +12,93 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
+from typing import Any, TypeVar
 
 import trio
 
 from qmq.errors import LogBroken, Refused
+from qmq.mesh.peers.calls import INVALID, CallTable, PeerCall, Replies
 from qmq.model.dots import Origin
 from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import PeerRequest
 
 ANSWER_SECONDS = 2.0
+"""For the replies of all peers."""
+
+REPAIR_SECONDS = 10.0
+"""For the reply of one peer, which may have to read its stores."""
 
 REQUESTS_AT_ONCE = 16
 """Of this node to its peers, and of each peer to this node: with the bound on a response they fit a link's outbox."""
+
+R = TypeVar("R")
 
 log = logging.getLogger("qmq.peer_rpc")
 
 
 class PeerRpc:
-    """Both sides. `answer` makes this node's response to a request of a peer; it raises Refused for an invalid one."""
+    """Both sides. `calls` says what this node answers; its functions get `context`."""
 
     def __init__(
-        self, spawn: Callable[[Callable[[], object]], None], answer: Callable[[PeerRequest], Awaitable[bytes]]
+        self,
+        node: str,
+        peer_names: Callable[[], Collection[str]],
+        spawn: Callable[[Callable[[], object]], None],
+        calls: CallTable,
+        context: Any,
+        answer_raw: Callable[[PeerRequest], Awaitable[bytes]],
     ) -> None:
         self.links: Mesh | None = None
+        self._node = node
+        self._peer_names = peer_names
         self._spawn = spawn
-        self._answer = answer
+        self._calls = calls
+        self._context = context
+        self._answer_raw = answer_raw
         self._turns = trio.CapacityLimiter(REQUESTS_AT_ONCE)
         self._asked: dict[int, _Asked] = {}
         self._answering: Counter[Origin] = Counter()
         self._numbers = 0
 
-    async def ask(self, request: PeerRequest) -> dict[str, bytes]:
-        """The responses that came in time, by node. Waits at most ANSWER_SECONDS once it is its turn."""
+    async def ask(self, call: PeerCall[R], seconds: float = ANSWER_SECONDS) -> Replies[R]:
+        """The replies of all peers that came in time. Waits at most `seconds` once it is its turn."""
+        links, request = self.links, call.request()
+        answers: dict[str, bytes] = {}
+        if links is not None:
+            answers = await self._ask(links, request, lambda number: links.ask(number, request), seconds)
+        found: dict[str, R] = {}
+        for peer in sorted(answers):
+            reply = _read(peer, call, answers[peer])
+            if reply is not None:
+                found[peer] = reply
+        return Replies(found, sorted(set(self._peer_names()) - found.keys()))
+
+    async def ask_all(self, call: PeerCall[R], *, is_mesh: bool = True) -> Replies[R]:
+        """The same, and the reply of this node first; without `is_mesh` that one only. Raises Refused as this node."""
+        here = await self._calls.answer(self._context, call)
+        found, missing = await self.ask(call) if is_mesh else Replies({}, [])
+        return Replies({self._node: here, **found}, missing)
+
+    async def ask_one(self, peer: str, call: PeerCall[R], seconds: float = REPAIR_SECONDS) -> R | None:
+        """The reply of one peer; None when it cannot be reached, or has not responded after `seconds`."""
+        links, request = self.links, call.request()
+        if links is None:
+            return None
+        answers = await self._ask(links, request, lambda number: links.ask_one(peer, number, request), seconds)
+        return _read(peer, call, answers[peer]) if peer in answers else None
+
+    async def ask_raw(self, request: PeerRequest) -> dict[str, bytes]:
         links = self.links
         if links is None:
             return {}
         return await self._ask(links, request, lambda number: links.ask(number, request), ANSWER_SECONDS)
 
-    async def ask_one(self, peer: str, request: PeerRequest, seconds: float) -> bytes | None:
-        """The response of one peer; None when it cannot be reached, or has not responded after `seconds`."""
+    async def ask_one_raw(self, peer: str, request: PeerRequest, seconds: float) -> bytes | None:
         links = self.links
         if links is None:
             return None
-        answers = await self._ask(links, request, lambda number: links.ask_one(peer, number, request), seconds)
-        return answers.get(peer)
+        return (await self._ask(links, request, lambda number: links.ask_one(peer, number, request), seconds)).get(peer)
 
     async def _ask(
         self, links: Mesh, request: PeerRequest, put: Callable[[int], list[Origin]], seconds: float
@@ -101,6 +143,13 @@ class PeerRpc:
             self._answering[peer] += 1
             self._spawn(partial(self._respond, peer, number, request, way))
 
+    async def _answer(self, request: PeerRequest) -> bytes:
+        """The response of this node to a request of a peer. Raises Refused."""
+        if request.kind not in self._calls.kinds:
+            return await self._answer_raw(request)
+        call = self._calls.read(request)
+        return call.encode_reply(await self._calls.answer(self._context, call))
+
     async def _respond(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
         try:
             answer = await self._answer(request)
@@ -116,6 +165,17 @@ class PeerRpc:
             self._answering[peer] -= 1
             if not self._answering[peer]:
                 del self._answering[peer]
+
+
+def _read(peer: str, call: PeerCall[R], answer: bytes) -> R | None:
+    """The reply in a response; None when it is not valid."""
+    try:
+        reply = call.decode_reply(answer)
+        call.check(reply)
+    except INVALID as error:
+        log.error("! %s: invalid reply to a request of the kind %s: %s", peer, call.kind, error)
+        return None
+    return reply
 
 
 class _Asked:

@@ -15,25 +15,23 @@ The node that fixes the end of a dead incarnation (`incarnation_gc`) makes the s
 the quarantine as of the start of the node. It does not change as batches are restored, so it cannot be out of date.
 """
 
-import json
 import logging
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import trio
+from msgspec import Struct, field
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Repairing
 from qmq.engine.runtime.waker import Waker
-from qmq.errors import MeshError, Refused
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import decode_json
+from qmq.errors import MeshError
+from qmq.mesh.peers.calls import Count, OriginSequence, PeerCall, pack_vector
+from qmq.mesh.peers.rpc import REPAIR_SECONDS, PeerRpc
 from qmq.mesh.repair.incarnation_gc import IncarnationGc
 from qmq.model.dots import Origin, Vector
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.frames import PeerRequest
-from qmq.replication.protocol.values import array, number, origin_of
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.missing_range import MissingRange
@@ -49,8 +47,26 @@ BYTES_AT_ONCE: Final = 1 << 20
 log = logging.getLogger("qmq.quarantine_restore")
 
 
+class QuarantineReply(Struct, frozen=True):
+    """The first quarantined sequence behind each range of the call, in its order; 0: there is none."""
+
+    firsts: list[Count] = field(name="aside")
+
+
+class QuarantineCall(PeerCall[QuarantineReply], frozen=True):
+    """What a node has quarantined behind these ranges."""
+
+    kind: ClassVar = "quarantine"
+    ranges: list[OriginSequence] = field(name="aside")
+
+    def check(self, reply: QuarantineReply) -> None:
+        if len(reply.firsts) < len(self.ranges):
+            raise ValueError("a range of the request is missing")
+
+
 class QuarantineContext(Engine, Committing, MeshPeers, Repairing, Protocol):
     incarnation_gc: IncarnationGc
+    peer_rpc: PeerRpc
 
 
 class QuarantineRestore:
@@ -72,21 +88,14 @@ class QuarantineRestore:
         if self._quarantined:
             self._waker.wake()
 
-    async def answer(self, request: bytes) -> bytes:
-        """What this node has quarantined behind the ranges of a request: a first sequence for each origin, or 0.
-
-        Raises Refused for an invalid request.
-        """
-        try:
-            asked = [array(values, 3) for values in array(decode_json(request)["aside"])]
-            after = [(origin_of(values[0], values[1]), number(values[2])) for values in asked]
-        except (ValueError, TypeError, KeyError, MeshError) as error:
-            raise Refused("bad-destination", "an invalid request about quarantined batches") from error
+    async def answer(self, call: QuarantineCall) -> QuarantineReply:
+        """What this node has quarantined behind the ranges of a request."""
         await self._is_known.wait()
         # What a link still delivers may be more, too.
         present = set(self.links.present()) if self.links is not None else set()
+        after = [entry.pair() for entry in call.ranges]
         firsts = [last + 1 if origin in present else self._next(origin, last) for origin, last in after]
-        return json.dumps({"aside": firsts}).encode()
+        return QuarantineReply(firsts)
 
     async def anywhere(self, after: Vector) -> Vector | None:
         """What this node or a member has quarantined behind `after`: incarnation → the first such sequence, where there
@@ -98,26 +107,12 @@ class QuarantineRestore:
     async def _holders(self, after: Vector) -> dict[Origin, tuple[int, str]] | None:
         """As `anywhere`, each with the first node by name that has it."""
         context = self._context
-        body = json.dumps({"aside": [[*origin, last] for origin, last in after.items()]}).encode()
-        request = PeerRequest(RequestKind.QUARANTINE, body)
-        answers: dict[str, Vector] = {}
-
-        async def ask(peer: str) -> None:
-            answer = await context.ask_one(peer, request)
-            if answer is not None:
-                try:
-                    firsts = array(decode_json(answer)["aside"], len(after))
-                    answers[peer] = {origin: number(first) for origin, first in zip(after, firsts, strict=False)}
-                except (ValueError, TypeError, KeyError, MeshError) as error:
-                    log.error("! %s: invalid list of quarantined batches: %s", peer, error)
-
         peers = list(context.member_names)
-        async with trio.open_nursery() as nursery:
-            for peer in peers:
-                nursery.start_soon(ask, peer)
+        replies, _ = await context.peer_rpc.ask(QuarantineCall(pack_vector(after)), REPAIR_SECONDS)
         await self._is_known.wait()
-        if len(answers) < len(peers):
+        if not replies.keys() >= set(peers):
             return None
+        answers = {peer: dict(zip(after, replies[peer].firsts, strict=False)) for peer in peers}
         answers[context.origin.node] = {origin: self._next(origin, last) for origin, last in after.items()}
         found = {o: [(firsts[o], node) for node, firsts in answers.items() if firsts.get(o)] for o in after}
         return {origin: min(holders) for origin, holders in found.items() if holders}

@@ -105,7 +105,7 @@ class JobFinder:
         return None
 
     async def _ask_all(self, request: dict[str, Any]) -> list[FoundJob]:
-        answers = await self._context.peer_rpc.ask(beanstalk_request(request))
+        answers = await self._context.peer_rpc.ask_raw(beanstalk_request(request))
         found: list[FoundJob] = []
         for node, answer in answers.items():
             try:

@@ -128,7 +128,7 @@ class BeanstalkPart:
             return False
         if self._context.peer_names:
             request = beanstalk_request({"do": "pause", "tube": tube, "seconds": seconds})
-            await self._context.peer_rpc.ask(request)
+            await self._context.peer_rpc.ask_raw(request)
         return True
 
 

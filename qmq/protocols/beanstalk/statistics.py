@@ -193,7 +193,7 @@ async def _of_all(context: PartContext, part: BeanstalkPart, request: Facts) -> 
     """What all nodes that can be reached contribute, this one first."""
     found = [await facts_here(context, part, request)]
     if context.peer_names:
-        for answer in (await context.peer_rpc.ask(beanstalk_request(request))).values():
+        for answer in (await context.peer_rpc.ask_raw(beanstalk_request(request))).values():
             try:
                 facts = decode_json(answer)
             except ValueError:

@@ -11,27 +11,22 @@ Surprising: the node whose last consumer leaves deletes an `auto_delete` queue a
 in case that node was killed.
 """
 
-import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Annotated, ClassVar, Final, Protocol
 
 import trio
+from msgspec import Meta, Struct
 
 from qmq.config.destinations.declared import QueueLifetime
 from qmq.engine.runtime.contexts import Engine, MeshPeers, Reporting, Tasks
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.engine.runtime.log_events import about
 from qmq.errors import Refused
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import facts_of
+from qmq.mesh.peers.calls import AdminQuery, Text
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.settings.definitions.declared_queues import DeclaredQueues
-
-USE: Final = "queue-use"
-"""The query about consumers of queues (`qmq.admin.mesh_queries`)."""
 
 OTHERS_SECONDS: Final = 5.0
 """After which nodes without the last consumer of a queue delete it."""
@@ -48,7 +43,7 @@ QUEUES_AT_ONCE: Final = 200
 log = logging.getLogger("qmq.definitions")
 
 
-class Use(NamedTuple):
+class Use(Struct, frozen=True, array_like=True):
     """The use of one queue on one node. `is_consumed`: it has a consumer, or surely will have one in a moment.
     `is_kept`: it was declared again since its last consumer left, so its end is that of the next one.
     """
@@ -56,6 +51,21 @@ class Use(NamedTuple):
     is_consumed: bool
     unused_seconds: float
     is_kept: bool = False
+
+
+class UseReply(Struct, frozen=True):
+    queues: dict[str, Use]
+
+
+class UseCall(AdminQuery[UseReply], frozen=True):
+    """The use of queues on one node."""
+
+    name: ClassVar = "queue-use"
+    queues: Annotated[list[Text], Meta(max_length=QUEUES_AT_ONCE)]
+
+    def check(self, reply: UseReply) -> None:
+        if not reply.queues.keys() >= set(self.queues):
+            raise ValueError("a queue of the request is missing")
 
 
 class LifetimeContext(Engine, MeshPeers, Reporting, Tasks, Protocol):
@@ -147,10 +157,9 @@ class QueueLifetimes:
         if state is not None:
             state.used_at = trio.current_time()
 
-    def answer(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The response to a query of a peer: queue → whether it has consumers here, and for how long it was unused."""
-        names = [str(name) for name in list(wanted.get("queues", ()))[:QUEUES_AT_ONCE]]
-        return {"queues": {name: self._use(name) for name in names}}
+    def answer(self, call: UseCall) -> UseReply:
+        """The reply of this node."""
+        return UseReply({name: self._use(name) for name in call.queues})
 
     # Inside
 
@@ -210,18 +219,15 @@ class QueueLifetimes:
         """Delete those of `names` that are unused on all nodes; when to look again at the others."""
         context = self._context
         now = trio.current_time()
-        body = json.dumps({"query": USE, "wanted": {"queues": names}}).encode()
-        answers = await context.peer_rpc.ask(PeerRequest(RequestKind.ADMIN_QUERY, body))
-        read = {peer: _uses(names, answer) for peer, answer in answers.items()}
-        asked = {peer: uses for peer, uses in read.items() if uses is not None}
-        if not self._may_decide(set(asked), now):
+        replies, missing = await context.peer_rpc.ask(UseCall(names))
+        if not self._may_decide(set(replies), set(missing), now):
             return dict.fromkeys(names, now + RETRY_SECONDS)
         again: dict[str, float] = {}
         for name in names:
             state = self.states.get(name)
             if state is None:
                 continue
-            uses = [self._use(name), *(one[name] for one in asked.values())]
+            uses = [self._use(name), *[one.queues[name] for one in replies.values()]]
             expires = state.until.expires_seconds
             left_seconds = expires - min(use.unused_seconds for use in uses)
             if any(use.is_kept for use in uses):
@@ -237,11 +243,10 @@ class QueueLifetimes:
                 again[name] = now + RETRY_SECONDS
         return again
 
-    def _may_decide(self, asked: set[str], now: float) -> bool:
+    def _may_decide(self, asked: set[str], missing: set[str], now: float) -> bool:
         """Whether every node has answered, or has been silent for so long that its consumers count as gone."""
         context = self._context
         linked = set(context.linked_peers())
-        missing = set(context.peer_names) - asked
         self._silent_since = {
             peer: since for peer, since in self._silent_since.items() if peer in missing and peer not in linked
         }
@@ -267,13 +272,3 @@ class QueueLifetimes:
         log.info("= %s is deleted: %s", name, why, extra=about("queue-deleted", destination=name, reason=why))
         context.system.note("queue-deleted", destination=name, reason=why)
         return True
-
-
-def _uses(names: list[str], answer: bytes) -> dict[str, Use] | None:
-    """What a peer says of these queues; None if the response is not valid, which counts as none."""
-    facts = facts_of(answer, {"queues": dict})
-    try:
-        rows = {} if facts is None else facts["queues"]
-        return {name: Use(bool(rows[name][0]), float(rows[name][1]), bool(rows[name][2])) for name in names}
-    except (ValueError, TypeError, LookupError):
-        return None

@@ -7,12 +7,22 @@ from weakref import ref
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.admin.console import queue_index, queue_pages
 from qmq.admin.console.first_queues import first_queues
 from qmq.admin.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
-from qmq.admin.console.queue_pages import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, RATE_SECONDS, PageRequest, Rates
+from qmq.admin.console.queue_pages import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    OFFSET_MAX,
+    RATE_SECONDS,
+    PageRequest,
+    QueueRows,
+    Rates,
+    RowsCall,
+)
 from qmq.engine.runtime.listed_parts import TURN_ITEMS
 from qmq.errors import Refused
 from tests.node.mesh_rig import MeshRig
@@ -261,13 +271,13 @@ async def test_missing_node_is_named(autojump_clock: MockClock) -> None:
 
 
 async def test_node_whose_rows_are_missing_is_named(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(wanted: Any) -> dict[str, Any]:
+    async def refuse(call: RowsCall) -> QueueRows:
         raise Refused("any", "this part gives no answer")
 
     async with MeshRig("a", "b").run() as rig:
         for node, messages in (("a", 1), ("b", 2)):
             rig.nodes[node].broker.queues.get("/queue/both").held = messages
-        monkeypatch.setitem(rig.nodes["b"].console._parts, "rows", (refuse, {}))  # type: ignore[arg-type]
+        monkeypatch.setattr(rig.nodes["b"].console, "rows_here", refuse)
 
         facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
 
@@ -286,13 +296,13 @@ async def test_first_page_is_found_without_a_pass(autojump_clock: MockClock, sor
         pages = rig.alive.console._pages
         asked = PageRequest({"sort": sort, "order": order, "filter": text, "limit": "200"})
 
-        first = await pages.firsts(asked.wanted)
+        first = await pages.firsts(asked.call)
         assert not pages._index.is_ready
         await trio.sleep(1)
         assert pages._index.is_ready
-        later = await pages.firsts(asked.wanted)
+        later = await pages.firsts(asked.call)
 
-        assert {**first, "age_seconds": 0} == {**later, "age_seconds": 0}
+        assert replace(first, age_seconds=0) == replace(later, age_seconds=0)
 
 
 @pytest.mark.parametrize("text", ["", "7"])
@@ -366,7 +376,7 @@ async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: 
         fill(rig, {"middle": 2})
         pages = rig.alive.console._pages
 
-        found = {sort: (await pages.firsts(PageRequest({"sort": sort}).wanted))["names"] for sort in ("depth", "name")}
+        found = {sort: (await pages.firsts(PageRequest({"sort": sort}).call)).names for sort in ("depth", "name")}
 
         assert not pages._index.is_ready
         assert found["depth"] == ["/queue/deep", "/queue/middle", "/queue/flat"]
@@ -392,10 +402,10 @@ async def test_first_page_by_depth_looks_behind_stored_queues_that_were_drained(
         await eventually(lambda: rig.alive.broker.queues.by_name["/queue/c"].held == 0)
         pages = rig.alive.console._pages
 
-        found = await pages.firsts(PageRequest({"sort": "depth", "limit": "1"}).wanted)
+        found = await pages.firsts(PageRequest({"sort": "depth", "limit": "1"}).call)
 
         assert not pages._index.is_ready
-        assert list(zip(found["names"], found["values"], strict=True)) == [("/queue/d", 3), ("/queue/e", 2)]
+        assert list(zip(found.names, found.values, strict=True)) == [("/queue/d", 3), ("/queue/e", 2)]
 
 
 async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojump_clock: MockClock) -> None:
@@ -406,10 +416,10 @@ async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojum
         queues.owned.has_stored = True
         pages = rig.alive.console._pages
 
-        found = await pages.firsts(PageRequest({"sort": "depth"}).wanted)
+        found = await pages.firsts(PageRequest({"sort": "depth"}).call)
 
         assert not pages._index.is_ready
-        assert list(zip(found["names"], found["values"], strict=True)) == [("/queue/flat", 4), ("/queue/middle", 2)]
+        assert list(zip(found.names, found.values, strict=True)) == [("/queue/flat", 4), ("/queue/middle", 2)]
 
 
 @pytest.mark.parametrize("sort", ["name", "depth"])
@@ -424,7 +434,7 @@ async def test_first_page_misses_no_queue_when_others_end_meanwhile(
         found: list[str] = []
 
         async def find() -> None:
-            found.extend((await pages.firsts(PageRequest({"sort": sort, "limit": "1"}).wanted))["names"])
+            found.extend((await pages.firsts(PageRequest({"sort": sort, "limit": "1"}).call)).names)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(find)
@@ -449,11 +459,11 @@ async def test_open_console_finds_its_first_pages_before_they_are_asked_for(
         pages.keep()
         await wait_all_tasks_blocked()
         fill(rig, {"0": 5 * TURN_QUEUES, "!": 1})
-        found = await pages.firsts(PageRequest({"sort": sort}).wanted)
+        found = await pages.firsts(PageRequest({"sort": sort}).call)
 
         assert not pages._index.is_ready
-        assert len(found["names"]) == LIMIT_DEFAULT + 1
-        assert found["names"][0] == f"/queue/{4 * TURN_QUEUES - 1 if sort == 'depth' else 0}"
+        assert len(found.names) == LIMIT_DEFAULT + 1
+        assert found.names[0] == f"/queue/{4 * TURN_QUEUES - 1 if sort == 'depth' else 0}"
 
 
 async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clock: MockClock) -> None:
@@ -468,16 +478,16 @@ async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clo
         await trio.sleep(FRESH_SECONDS * 10)
         fill(rig, {"new": 10 * TURN_QUEUES})
         began = trio.current_time()
-        stale = await pages.firsts(asked.wanted)
+        stale = await pages.firsts(asked.call)
         second = trio.current_time() - began
         await trio.sleep(1)
-        fresh = await pages.firsts(asked.wanted)
+        fresh = await pages.firsts(asked.call)
 
         assert first > 0.005
         assert second < 0.005
-        assert stale["names"][0] == f"/queue/{3 * TURN_QUEUES - 1}"
-        assert stale["age_seconds"] >= FRESH_SECONDS
-        assert fresh["names"][0] == "/queue/new"
+        assert stale.names[0] == f"/queue/{3 * TURN_QUEUES - 1}"
+        assert stale.age_seconds >= FRESH_SECONDS
+        assert fresh.names[0] == "/queue/new"
 
 
 async def test_page_about_one_queue_is_that_queue_whatever_else_begins_like_it(autojump_clock: MockClock) -> None:

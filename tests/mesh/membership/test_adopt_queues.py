@@ -1,6 +1,5 @@
 """The queue messages of a retired node: its adopter has all of them, once, and leaves alone what is with consumers."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.errors import DiskFull
-from qmq.mesh.membership.adopt_queues import POLL_SECONDS, respond_holding
+from qmq.mesh.membership.adopt_queues import POLL_SECONDS, HeldCall, messages_held
 from qmq.model.dots import Dot, Vector, covers
 from qmq.model.members import Retirement
 from qmq.node.node import Node
@@ -187,9 +186,9 @@ async def test_a_former_adopter_leaves_everything_to_the_present_one(
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         ask = b.peer_rpc.ask
 
-        async def overtaken(request: PeerRequest, *rest: Any) -> Any:
-            answers = await ask(request, *rest)
-            if request.kind == "held":
+        async def overtaken(call: Any, *rest: Any) -> Any:
+            answers = await ask(call, *rest)
+            if isinstance(call, HeldCall):
                 for node in (a, b):
                     node.members.retired(Retirement(node="c", adopter="a", sealed={}))
             return answers
@@ -209,8 +208,8 @@ async def test_a_node_that_would_adopt_itself_does_not_say_what_is_held(autojump
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await eventually(lambda: knows_retired(b, "c", "a"))
 
-        assert json.loads(respond_holding(b, b'{"holds": "c"}'))["holds"] == []
-        assert json.loads(respond_holding(a, b'{"holds": "c"}'))["holds"] is None
+        assert messages_held(b, HeldCall("c")).holds == []
+        assert messages_held(a, HeldCall("c")).holds is None
 
 
 async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: MockClock) -> None:
@@ -428,18 +427,17 @@ async def test_a_peer_with_an_invalid_answer_is_asked_again(
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 1)
-        a = mesh.nodes["a"]
-        ask = a.peer_rpc.ask
+        a, rpc = mesh.nodes["a"], mesh.nodes["b"].peer_rpc
+        respond = rpc._answer
 
-        async def nonsense(request: PeerRequest, *rest: Any) -> Any:
-            answers = await ask(request, *rest)
-            return dict.fromkeys(answers, answer) if request.kind == "held" else answers
+        async def nonsense(request: PeerRequest) -> bytes:
+            return answer if request.kind == "held" else await respond(request)
 
-        monkeypatch.setattr(a.peer_rpc, "ask", nonsense)
+        monkeypatch.setattr(rpc, "_answer", nonsense)
         await retire(await mesh.connect("a"), "c")
         await trio.sleep(20)
         assert a.queue_adoption.adopted == 0
-        monkeypatch.setattr(a.peer_rpc, "ask", ask)
+        monkeypatch.setattr(rpc, "_answer", respond)
 
         await eventually(lambda: a.queue_adoption.adopted == 1)
 

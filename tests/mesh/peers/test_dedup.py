@@ -13,8 +13,10 @@ from qmq.broker.messages.dedup import sender_of
 from qmq.broker.queues.state.first_attempts import FirstAttempts
 from qmq.config import DestinationPolicy, DestinationSettings, PermissionSettings, User
 from qmq.errors import Refused
-from qmq.mesh.peers.dedup_query import WAKING_SECONDS
+from qmq.mesh.peers.calls import Replies
+from qmq.mesh.peers.dedup_query import WAKING_SECONDS, DedupCall
 from qmq.mesh.peers.rpc import ANSWER_SECONDS
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.wire.stomp import Frame
 from tests.mesh.membership.test_decommission import retire
 from tests.node.mesh_rig import MeshRig, isolate, rejoin
@@ -440,7 +442,7 @@ async def test_a_refused_transaction_teaches_no_ids(autojump_clock: Any) -> None
 async def test_a_question_that_makes_no_sense_is_refused(question: bytes, autojump_clock: Any) -> None:
     async with MeshRig().run() as mesh:
         with pytest.raises(Refused):
-            await mesh.nodes["a"].dedup_query.answer(question)
+            await mesh.nodes["a"].peer_rpc._answer(PeerRequest("dedup", question))
 
 
 @pytest.mark.parametrize("number", [str((1 << 63) - 1), str((1 << 64) - 1), "1e300", f'"{1 << 70}"'])
@@ -455,7 +457,8 @@ async def test_a_question_with_a_number_beyond_all_bounds_keeps_later_questions_
         mesh.nodes["a"].broker.dedup._known.clear()  # as if the record of b had not come yet
         mesh.nodes["a"].broker.dedup._order.clear()
         with suppress(Refused):
-            await mesh.nodes["a"].dedup_query.answer(b'{"dedup": [], "node": "b", "at": %b}' % number.encode())
+            question = b'{"dedup": [], "node": "b", "at": %b}' % number.encode()
+            await mesh.nodes["a"].peer_rpc._answer(PeerRequest("dedup", question))
         await a.send(again(Q, "1", "r", "x"))
 
         assert await receipts(a, 1) == [("r", True)]
@@ -464,11 +467,10 @@ async def test_a_question_with_a_number_beyond_all_bounds_keeps_later_questions_
 async def test_an_answer_that_makes_no_sense_is_no_answer(autojump_clock: Any) -> None:
     async with MeshRig().run() as mesh:
 
-        async def nonsense(question: bytes) -> bytes:
-            await trio.lowlevel.checkpoint()
+        async def nonsense(request: PeerRequest) -> bytes:
             return b'[[99,"a",1,1],["x"]]'
 
-        mesh.nodes["a"].dedup_query.answer = nonsense  # type: ignore[method-assign]
+        mesh.nodes["a"].peer_rpc._answer = nonsense  # type: ignore[method-assign]
         client = await mesh.connect("b")
         await client.send(again(Q, "1", "r", "x"))
 
@@ -478,11 +480,10 @@ async def test_an_answer_that_makes_no_sense_is_no_answer(autojump_clock: Any) -
 async def test_a_peer_that_has_it_and_whose_record_does_not_come_is_named_in_the_receipt(autojump_clock: Any) -> None:
     async with MeshRig().run() as mesh:
 
-        async def far(question: bytes) -> bytes:
-            await trio.lowlevel.checkpoint()
+        async def far(request: PeerRequest) -> bytes:
             return b'[[0,"a",1,1000]]'
 
-        mesh.nodes["a"].dedup_query.answer = far  # type: ignore[method-assign]
+        mesh.nodes["a"].peer_rpc._answer = far  # type: ignore[method-assign]
         client = await mesh.connect("b")
         await client.send(again(Q, "1", "r", "x"))
         receipt = await client.next("RECEIPT")
@@ -498,11 +499,11 @@ async def test_a_client_that_leaves_while_peers_are_asked_appends_nothing_and_bl
         node = mesh.nodes["a"]
         before = node.broker.next_sequence
 
-        async def never(question: bytes) -> dict[str, bytes]:
+        async def never(call: DedupCall) -> Replies[Any]:
             await trio.sleep(PATIENCE / 2)
-            return {}
+            return Replies({}, ["b"])
 
-        node.peer_rpc.ask = never  # type: ignore[method-assign]
+        node.peer_rpc.ask = never  # type: ignore[assignment,method-assign]
         client = await mesh.connect("a")
         await client.send(again(Q, "1", "r", "x"))
         await wait_all_tasks_blocked()

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings, StorageSettings
 from qmq.config.limits import BODY_BYTES_CEILING
-from qmq.node.parts import REPAIR_SECONDS
+from qmq.mesh.peers.rpc import REPAIR_SECONDS
 from qmq.replication.mesh import Mesh
 from qmq.storage.catalog.facts import UNCHECKED
 from tests.fakes.catalog import MemoryCatalog

@@ -13,6 +13,7 @@ from qmq.mesh.repair import catch_up
 from qmq.mesh.repair.quarantine_restore import QuarantineRestore
 from qmq.model.dots import Origin
 from qmq.node.node import Node
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.storage.catalog import incarnations
 from tests.fakes.disk import MemoryDisk
 from tests.mesh.repair.test_catch_up import forget_the_past, short_lived
@@ -263,7 +264,7 @@ async def test_a_question_that_means_nothing_is_refused(autojump_clock: MockCloc
     async with mesh_of("a", "b").run() as mesh:
         for question in (b'{"aside"', b'{"aside": 5}', b'{"aside": [["a", 1]]}', b'{"aside": [["a", 1, "x"]]}'):
             with pytest.raises(Refused):
-                await mesh.nodes["a"].quarantine_restore.answer(question)
+                await mesh.nodes["a"].peer_rpc._answer(PeerRequest("quarantine", question))
 
 
 async def test_a_gap_of_another_incarnation_holds_up_nothing(autojump_clock: MockClock) -> None:
