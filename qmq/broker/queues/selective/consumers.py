@@ -3,12 +3,18 @@
 Kept beside `subscriptions` and `borrowers` of the queue, and computed again when one of these begins or ends.
 """
 
+from typing import Final
+
 from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.consumer_class import class_of
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector
+
+BUFFERED_MAX: Final = 20
+"""Messages that wait here for consumers of one class; then peers are to lend it no more. More would keep their groups
+here when a consumer comes elsewhere; fewer would leave its other consumers without work."""
 
 
 class Consumers:
@@ -83,9 +89,11 @@ class Consumers:
     def free_by_class(self, buffered: dict[Subscription, int]) -> dict[str, int]:
         """What peers may be offered for each class of local consumers; 0 for those that stand by.
 
-        `buffered`: how many messages wait here for a consumer already.
+        `buffered`: how many messages wait here for a consumer already. What else comes may be for the same one,
+        whatever room others of its class have, so a class with many of them is offered nothing either.
         """
         free: dict[str, int] = {}
+        waiting: dict[str, int] = {}
         rooms: dict[ConnectionPrefetch[Subscription], int] = {}
         first = self.first_here()
         for subscription in self._queue.subscriptions:
@@ -99,5 +107,10 @@ class Consumers:
                 left = rooms.get(window, window.room)
                 own = min(own, left)
                 rooms[window] = left - max(0, own)
-            free[subscription.lent_as] = free.get(subscription.lent_as, 0) + max(0, own)
+            of = subscription.lent_as
+            free[of] = free.get(of, 0) + max(0, own)
+            waiting[of] = waiting.get(of, 0) + buffered.get(subscription, 0)
+        for of, count in waiting.items():
+            if count >= BUFFERED_MAX:
+                free[of] = 0
         return free

@@ -1,9 +1,9 @@
 """What peers lend to consumers of a queue with selective dispatch: delivered at once, or buffered, or refused.
 
 An ordered message, of a group or for an exclusive consumer, has one consumer here that may have it. If that one is
-full, the message is buffered; if it were returned, the next one could overtake it. So the buffer is bounded by the
-credit that was offered. What comes while something is buffered for its consumer is buffered behind that. Any other
-message for which no consumer is free goes back to its owner, as it does everywhere.
+full, the message is buffered; if it were returned, the next one could overtake it. The buffer is bounded by the credit
+that was offered (`Consumers.free_by_class`). What comes while something is buffered for its consumer is buffered behind
+that. Any other message for which no consumer is free goes back to its owner, as it does everywhere.
 """
 
 from collections import deque

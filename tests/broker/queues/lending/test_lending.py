@@ -6,6 +6,7 @@ from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.lending.borrowing import ANY_QUEUE
+from qmq.broker.queues.selective.consumers import BUFFERED_MAX
 from qmq.model.dots import Dot, Origin
 
 from ...rig import JOBS, Client, Node, check_accounts, check_empty, message_of
@@ -375,6 +376,24 @@ def test_credit_is_offered_to_an_owner_that_connects_later() -> None:
     node.borrowing.owner_connected("b")
 
     assert node.borrowing.offers() == [("b", JOBS, 4)]
+
+
+def test_a_class_is_offered_nothing_while_much_waits_for_one_of_its_consumers() -> None:
+    node = borrower()
+    clients = node.client(), node.client()
+    for client in clients:
+        client.subscribe(credit=1)
+    loans = [message_of(B, n, owner="b", headers=b"message_group:g") for n in range(1, BUFFERED_MAX + 2)]
+
+    node.borrow(*loans[:-1])
+    assert node.borrowing.offers() == [("b", JOBS, BUFFERED_MAX + 1)]
+    node.borrow(loans[-1])
+    assert node.borrowing.offers() == []  # one has no room, 20 wait for it, and the other has room
+
+    (busy,) = [client for client in clients if client.inbox]
+    busy.ack_all()
+    assert node.borrowing.offers() == [("b", JOBS, BUFFERED_MAX + 3)]
+    check_accounts(node)
 
 
 def test_nothing_is_offered_for_queues_without_consumers() -> None:
