@@ -118,20 +118,39 @@ def test_keys_named_below_the_tables_exist() -> None:
 
 
 FOLDERS = sorted(file.parent.relative_to(ROOT).as_posix() for file in (ROOT / "qmq").glob("*/**/__init__.py"))
-"""Of the code; those directly in qmq are in the table of layers, the others in the one of where to look."""
+
+
+@pytest.mark.parametrize("folder", [folder for folder in FOLDERS if folder.count("/") == 1])
+def test_every_room_is_in_the_table_of_layers(folder: str) -> None:
+    assert f"`{folder}/`" in _section_of_architecture("The folders are the layers")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_folder_of_the_code_is_on_the_page_of_architecture(folder: str) -> None:
-    section = "The folders are the layers" if folder.count("/") == 1 else "Where to look"
-    text = ARCHITECTURE_PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+def test_every_folder_of_the_code_says_in_one_line_what_it_has(folder: str) -> None:
+    opening = ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text("utf-8"))) or ""
+    first = opening.partition("\n\n")[0]
 
-    assert f"`{folder}/" in text, f"{folder} is not in the section {section}"
+    assert first.endswith((".", ")"))
+    assert "\n" not in first, f"{folder}: its first line is all that the listing of a folder shows"
+
+
+def test_the_table_of_where_to_look_is_short_and_names_what_exists() -> None:
+    rows = re.findall(
+        r"^\| (?!looking for)(\w[^|]*) \| ([^|]+) \|$", _section_of_architecture("Where to look"), re.MULTILINE
+    )
+    places = [place for _, column in rows for place in re.findall(r"`([\w./]+/[\w./]*)`", column)]
+
+    assert 0 < len(rows) <= 30, "it has only what the tree does not say"
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def _section_of_architecture(title: str) -> str:
+    return ARCHITECTURE_PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
 def test_every_task_that_a_node_starts_is_on_the_page_of_architecture() -> None:
     started = re.findall(r"\.start(?:_soon)?\(self\.(\w+)\.run\b", SOURCES[ROOT / "qmq/node/node.py"])
-    text = ARCHITECTURE_PAGE.partition("## Tasks\n")[2].partition("\n## ")[0]
+    text = _section_of_architecture("Tasks")
     named = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
 
     assert started

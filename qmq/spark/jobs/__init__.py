@@ -1,2 +1,1 @@
-"""Jobs on the mesh's history. Each is a plain function of a session and values; `qmq pipeline` and `spark-submit` run
-them (`python -m qmq.spark.jobs JOB …` is the same command)."""
+"""Jobs on the mesh's history: plain functions of a session and values, which `qmq pipeline` and `spark-submit` run."""
