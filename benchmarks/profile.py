@@ -53,7 +53,7 @@ PARTS = (
 )
 """Part, and how the modules begin that belong to it; the first that fits."""
 
-START_MODULES = ("importlib.", "attr.", "re.", "enum", "pydantic", "abc", "typing", "dataclasses", "click", "zipimport")
+START_MODULES = ("importlib.", "attr.", "re.", "enum", "msgspec", "abc", "typing", "dataclasses", "click", "zipimport")
 """What runs before the first client comes, and nearly nothing afterwards."""
 
 FUNCTIONS_SHOWN = 20

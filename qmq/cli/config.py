@@ -69,7 +69,7 @@ def _nodes_to_check(
 ) -> Sequence[str | None]:
     """Every node of the peers file; None alone if the node file has a name, or if a file cannot be read."""
     try:
-        if peers_file is not None and "name" not in load_node(config_file, given).model_fields_set:
+        if peers_file is not None and "name" not in load_node(config_file, given).set_keys:
             return [peer.name for peer in load_peers(peers_file).nodes]
     except ConfigError:
         pass  # `load` reports the errors.

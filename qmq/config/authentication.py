@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from msgspec import Meta
 
 from qmq.address import Address
 from qmq.auth.credentials import HTTP, TOKEN, USERS
@@ -65,14 +65,49 @@ def _read_algorithm(value: object) -> object:
     return value
 
 
-Text = Annotated[str, BeforeValidator(_read_text)]
-AlgorithmName = Annotated[str, BeforeValidator(_read_algorithm)]
+def _read_options(value: object) -> object:
+    """Immutable, but for the dictionaries."""
+    if not isinstance(value, dict):
+        raise ValueError("must be a section of keys")
+    return _as_tuples(value)
+
+
+def _as_tuples(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _as_tuples(inner) for key, inner in value.items()}
+    return tuple(_as_tuples(inner) for inner in value) if isinstance(value, list) else value
+
+
+def _check_url(value: object) -> str:
+    """The URL, if it is safe to ask it."""
+    if not isinstance(value, str):
+        raise ValueError("must be text in quotes")
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not value.isprintable() or " " in value:
+        raise ValueError("must be the URL of a service: https://HOST/PATH")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError("must have no user, ? and #: it is shown in conditions and logs")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must have a port between 1 and 65535") from None
+    return value
+
+
+def _check_algorithms(algorithms: tuple[str, ...]) -> tuple[str, ...]:
+    if not algorithms:
+        raise ValueError("must have at least one algorithm")
+    return algorithms
+
+
+Text = Annotated[str, _read_text]
+AlgorithmName = Annotated[str, _read_algorithm]
 
 
 class AuthenticationSettings(Section):
     """One `[[authentication]]`."""
 
-    kind: Annotated[str, BeforeValidator(_read_kind)]
+    kind: Annotated[str, _read_kind]
     """`users`, `token`, `http`, or the name of an entry point of the group `qmq.auth`."""
 
     # Tokens.
@@ -80,9 +115,9 @@ class AuthenticationSettings(Section):
     """The file of the keys that verify signatures."""
     issuer: Text | None = None
     audience: Text | None = None
-    algorithms: tuple[AlgorithmName, ...] = ASYMMETRIC
+    algorithms: Annotated[tuple[AlgorithmName, ...], _check_algorithms] = tuple(ASYMMETRIC)
     """HS256, HS384 and HS512 must be written down; then the file has a symmetric key, and is a secret."""
-    leeway_seconds: Annotated[float, Field(ge=0, le=600)] = 30.0
+    leeway_seconds: Annotated[float, Meta(ge=0, le=600)] = 30.0
     """For clocks that differ: so much later a token expires, and so much earlier it is valid."""
     name_claim: Text = "sub"
     groups_claim: Text = "groups"
@@ -91,22 +126,22 @@ class AuthenticationSettings(Section):
     """Only groups that begin so count, without it."""
 
     # A service.
-    url: str | None = None
+    url: Annotated[str, _check_url] | None = None
     ca: FilePath | None = None
     """The authority for the certificate of the service. None: those of the system."""
     insecure: bool = False
     """Whether passwords may go to another machine without TLS."""
 
     # A service, and entry points.
-    timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
+    timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """Without a decision in this time, the login is refused."""
-    cache_seconds: Annotated[float, Field(ge=0, le=86400)] = 60.0
+    cache_seconds: Annotated[float, Meta(ge=0, le=86400)] = 60.0
     """How long a decision is remembered; refusals for 5 seconds at most."""
-    checks_at_once: Annotated[int, Field(ge=1, le=64)] = 8
+    checks_at_once: Annotated[int, Meta(ge=1, le=64)] = 8
     """Further logins wait for their turn."""
 
     # Entry points.
-    options: Annotated[Mapping[str, Any], Field(repr=False)] = {}
+    options: Annotated[Mapping[str, Any], _read_options] = {}
     """Keyword arguments for the class. They may be secrets and are never shown."""
 
     def effective_keys(self) -> Sequence[str]:
@@ -115,49 +150,18 @@ class AuthenticationSettings(Section):
     def is_explicit(self, key: str) -> bool:
         return key != "options" or bool(self.options)
 
-    @field_validator("url")
     @classmethod
-    def _is_safe_to_ask(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
-            raise ValueError("must be the URL of a service: https://HOST/PATH")
-        if parts.username is not None or parts.query or parts.fragment:
-            raise ValueError("must have no user, ? and #: it is shown in conditions and logs")
-        try:
-            _ = parts.port
-        except ValueError:
-            raise ValueError("must have a port between 1 and 65535") from None
-        return url
-
-    @field_validator("algorithms")
-    @classmethod
-    def _has_an_algorithm(cls, algorithms: tuple[str, ...]) -> tuple[str, ...]:
-        if not algorithms:
-            raise ValueError("must have at least one algorithm")
-        return algorithms
-
-    @field_validator("insecure")
-    @classmethod
-    def _passwords_are_encrypted(cls, insecure: bool, info: ValidationInfo) -> bool:
-        url = info.data.get("url")
-        if url is not None and not insecure and not url.startswith("https:") and not _is_loopback(url):
-            raise ValueError("must be true, unless url begins with https: passwords would cross the network in clear")
-        return insecure
-
-    @field_validator("*")
-    @classmethod
-    def _fits_the_kind(cls, value: object, info: ValidationInfo) -> object:
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
         """Each kind has its own keys. A default is no mistake of the file."""
-        kind, key = info.data.get("kind"), info.field_name
-        if kind is None or key is None or key == "kind":
-            return value
-        if value is None and REQUIRED.get(key) == kind:
+        url, kind = seen.get("url"), seen.get("kind")
+        if key == "insecure" and url is not None and not value and not url.startswith("https:"):
+            if not _is_loopback(url):
+                why = "passwords would cross the network in clear"
+                raise ValueError(f"must be true, unless url begins with https: {why}")
+        if kind is not None and value is None and REQUIRED.get(key) == kind:
             raise ValueError(f'is required for the kind "{kind}"')
-        if key not in _keys_of(kind) and value != cls.model_fields[key].default:
+        if kind is not None and key not in _keys_of(kind) and value != cls.keys()[key].default:
             raise ValueError(f'must be left out for the kind "{kind}"')
-        return value
 
 
 def asks_others(authentication: Sequence[AuthenticationSettings]) -> bool:

@@ -52,7 +52,7 @@ def check_certificates(settings: NodeSettings, file: Path | None, peers: PeersFi
 
     A file without the name of a node is for all nodes of `peers`: then a certificate has to name one of them.
     """
-    has_name = "name" in settings.model_fields_set or peers is None
+    has_name = "name" in settings.set_keys or peers is None
     nodes = [settings.name] if has_name or peers is None else [peer.name for peer in peers.nodes]
     clients = {peer.client.host for peer in peers.nodes if peer.name in nodes} if peers is not None else set()
     lines = LineIndex(file.read_text("utf-8")) if file is not None else None

@@ -14,18 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from qmq.access.rules import ACTIONS, ADMINISTRATOR, LOCAL_ADMINISTRATOR
 from qmq.access.user_limits import limit_name
 from qmq.errors import ConfigError
-from qmq.section import Section
+from qmq.section import Section, WrongValues
 
 from .destinations.declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
 from .destinations.policy import DestinationPolicy
 from .destinations.settings import DestinationSettings
 from .diagnostics import describe
-from .load import as_tuples
 from .node import NodeSettings
 from .users import PermissionSettings, User, UserLimitSettings
 
@@ -50,19 +47,15 @@ def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy
     unknown = [key for key in values if key not in QUEUE_KEYS and key != DECLARED_BY]
     if unknown:
         raise ConfigError([f"{source}: {key}: {_instead(key)}" for key in unknown])
-    lifetime = {key: value for key, value in values.items() if key in QueueLifetime.model_fields}
-    model: type[Section] = QueueLifetime
+    lifetime = {key: value for key, value in values.items() if key in QueueLifetime.keys()}
     try:
-        until = QueueLifetime.model_validate(lifetime)
-        model = QueueOwner
-        owner = QueueOwner.model_validate({DECLARED_BY: values.get(DECLARED_BY, "")})
-        model = DestinationPolicy
+        until = QueueLifetime.read(lifetime)
+        owner = QueueOwner.read({DECLARED_BY: values.get(DECLARED_BY, "")})
         rules = {key: value for key, value in values.items() if key not in lifetime and key != DECLARED_BY}
-        policy = DestinationPolicy.model_validate(as_tuples({"pattern": queue, **rules}))
-    except ValidationError as error:
-        raise ConfigError(describe(error, model, source, None)) from error
-    others = [one.model_dump(mode="json", exclude_defaults=True) for one in (until, owner)]
-    return policy, {**policy_values(policy), **others[0], **others[1]}
+        policy = DestinationPolicy.read({"pattern": queue, **rules})
+    except WrongValues as error:
+        raise ConfigError(describe(error, source, None)) from error
+    return policy, {**policy_values(policy), **until.changed(), **owner.changed()}
 
 
 def queue_values(entry: QueueEntry) -> dict[str, Any]:
@@ -75,31 +68,28 @@ def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> Des
 
     The keys of a locked entry win over those of the declaration, and these over those of other policies.
     """
-    names = declared.model_fields_set - {"pattern"}
+    names = set(declared.set_keys - {"pattern"})
     if "dead_letter" in names:
         # The two are one thing.
         names.add("dead_letter_routing_key")
     if policy.locked:
-        names -= policy.model_fields_set
-    return policy.model_copy(update={name: getattr(declared, name) for name in names})
+        names -= policy.set_keys
+    return policy.replace({name: getattr(declared, name) for name in names})
 
 
 def policy_values(policy: DestinationPolicy) -> dict[str, Any]:
     """The inverse: what the policy sets, as JSON has it."""
-    values = policy.model_dump(mode="json", exclude_unset=True)
-    return {key: value for key, value in values.items() if key not in ("pattern", "locked")}
+    return policy.plain(policy.set_keys - {"pattern", "locked"})
 
 
 def check_policies(settings: NodeSettings, policies: Iterable[DestinationPolicy]) -> DestinationSettings:
     """`policies` in place of those of the file. Raises ConfigError when they do not fit together or with the limits."""
     chosen = tuple(policies)
     try:
-        joined = DestinationSettings.model_validate(
-            {"create_on_use": settings.destinations.create_on_use, "policies": chosen}
-        )
-        NodeSettings.model_validate({"limits": settings.limits, "destinations": joined})
-    except ValidationError as error:
-        raise ConfigError(describe(error, NodeSettings, "policies", None)) from error
+        joined = DestinationSettings(create_on_use=settings.destinations.create_on_use, policies=chosen)
+        NodeSettings(limits=settings.limits, destinations=joined)
+    except WrongValues as error:
+        raise ConfigError(describe(error, "policies", None)) from error
     return joined
 
 
@@ -145,7 +135,7 @@ def read_user(name: str, values: Mapping[str, Any]) -> User:
 
 def user_values(user: User) -> dict[str, Any]:
     """The inverse, as JSON has it."""
-    return user.model_dump(mode="json", exclude_defaults=True, exclude={"name", "locked"})
+    return user.changed("name", "locked")
 
 
 def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
@@ -166,7 +156,7 @@ def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
 
 def permission_values(row: PermissionSettings) -> dict[str, Any]:
     """The inverse, as JSON has it, with actions in the order of their declaration."""
-    values: dict[str, Any] = row.model_dump(mode="json", exclude_defaults=True, exclude={"locked"})
+    values = row.changed("locked")
     for key in ("allow", "deny"):
         if key in values:
             values[key] = _in_order(values[key])
@@ -186,7 +176,7 @@ def name_permission(subject: str, word: str, actions: Sequence[str], destination
 
 def split_permission(row: PermissionSettings) -> list[PermissionSettings]:
     """The same as permissions about one destination each."""
-    return [row.model_copy(update={"destinations": (one,)}) for one in row.destinations]
+    return [row.replace({"destinations": (one,)}) for one in row.destinations]
 
 
 def read_limit(name: str, values: Mapping[str, Any]) -> UserLimitSettings:
@@ -202,7 +192,7 @@ def read_limit(name: str, values: Mapping[str, Any]) -> UserLimitSettings:
 
 def limit_values(row: UserLimitSettings) -> dict[str, Any]:
     """The inverse, as JSON has it."""
-    return row.model_dump(mode="json", exclude_defaults=True, exclude={"user", "group"})
+    return row.changed("user", "group")
 
 
 def name_limit(row: UserLimitSettings) -> str:
@@ -221,8 +211,6 @@ def _check_unlocked(source: str, values: Mapping[str, Any]) -> None:
 
 def _read(section: type[S], source: str, values: Mapping[str, Any]) -> S:
     try:
-        return section.model_validate(as_tuples(dict(values)))
-    except ValidationError as error:
-        # A rule over several keys has no key of its own.
-        lines = describe(error, section, source, None)
-        raise ConfigError([line.replace(": the file: ", ": ", 1) for line in lines]) from error
+        return section.read(values)
+    except WrongValues as error:
+        raise ConfigError(describe(error, source, None)) from error

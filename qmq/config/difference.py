@@ -9,9 +9,8 @@ forgotten key costs a restart; the opposite error would be a setting that silent
 
 from dataclasses import dataclass
 
-from qmq.section import Section
+from qmq.section import SECRET_KEYS, Section
 
-from .diagnostics import SECRET_KEYS
 from .node import NodeSettings
 from .peers import PeersFile
 from .show import text_of
@@ -147,13 +146,13 @@ def _by_name(value: object) -> dict[str, Section]:
 
 
 def _name(section: Section, number: int) -> str:
-    key = next((key for key in NAMES if key in type(section).model_fields), None)
+    key = next((key for key in NAMES if key in section.__struct_fields__), None)
     return str(getattr(section, key)) if key is not None else str(number)
 
 
 def _summary(section: Section) -> str:
     """The keys that were set in it, except its name."""
-    keys = [key for key in section.effective_keys() if key in section.model_fields_set and key not in NAMES]
+    keys = [key for key in section.effective_keys() if key in section.set_keys and key not in NAMES]
     shown = [f"{key} = {_text(section, key)}" for key in keys]
     return f"{{ {', '.join(shown)} }}" if shown else "{}"
 

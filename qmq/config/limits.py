@@ -3,9 +3,10 @@
 The frame limits have the names of `qmq.wire.stomp.Limits`, so the server passes them on by name.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from msgspec import Meta
 
 from qmq.section import (
     ByteRate,
@@ -15,7 +16,7 @@ from qmq.section import (
     Section,
     Size,
     SizeOrUnbounded,
-    at_least,
+    check_at_least,
     read_size,
 )
 
@@ -32,7 +33,7 @@ HEARTBEAT_FLOOR_MS_MIN = 10
 """Heart-beats at a shorter interval cost more than they help."""
 
 
-LineSize = Annotated[int, BeforeValidator(read_size), Field(ge=16, le=HEADER_BYTES_CEILING)]
+LineSize = Annotated[int, read_size, Meta(ge=16, le=HEADER_BYTES_CEILING)]
 """As Size, with room for at least one header or command."""
 
 
@@ -73,9 +74,9 @@ class LimitSettings(Section):
     header_count_max: Count = 100
     header_bytes_max: LineSize = 64 << 10
     """The whole header block of one frame."""
-    body_bytes_max: Annotated[int, BeforeValidator(read_size), Field(ge=1, le=BODY_BYTES_CEILING)] = 1 << 20
+    body_bytes_max: Annotated[int, read_size, Meta(ge=1, le=BODY_BYTES_CEILING)] = 1 << 20
     """Put larger data into a file store, and its address into the message; 16 MiB is the ceiling."""
-    destination_bytes_max: Annotated[int, Field(ge=16, le=1024)] = 255
+    destination_bytes_max: Annotated[int, Meta(ge=16, le=1024)] = 255
     """Also the limit of a file name on most file systems."""
 
     # Of one connection.
@@ -84,9 +85,7 @@ class LimitSettings(Section):
     """Open at once."""
     transaction_frames_max: Count = 1_000
     """Held in memory until COMMIT."""
-    transaction_bytes_max: Annotated[int, BeforeValidator(read_size), Field(ge=1, le=TRANSACTION_BYTES_CEILING)] = (
-        16 << 20
-    )
+    transaction_bytes_max: Annotated[int, read_size, Meta(ge=1, le=TRANSACTION_BYTES_CEILING)] = 16 << 20
     """The same in bytes of bodies and headers, over all open transactions of the connection."""
     prefetch_default: Count = 100
     """Credit of a queue subscription without its own: enough for a slow line, and little to redeliver."""
@@ -98,9 +97,9 @@ class LimitSettings(Section):
     """How far a fanout subscription may fall behind in memory before it reads the log instead."""
 
     # Heart-beats.
-    heartbeat_floor_ms: Annotated[int, Field(ge=HEARTBEAT_FLOOR_MS_MIN, le=86_400_000)] = 250
+    heartbeat_floor_ms: Annotated[int, Meta(ge=HEARTBEAT_FLOOR_MS_MIN, le=86_400_000)] = 250
     """A client that asks for a shorter interval gets this one."""
-    heartbeat_grace: Annotated[float, Field(ge=1, le=100)] = 2.0
+    heartbeat_grace: Annotated[float, Meta(ge=1, le=100)] = 2.0
     """Factor: a client counts as dead after so many of its own intervals in silence (STOMP 1.2, "Heart-beating")."""
 
     # Of the node.
@@ -121,9 +120,9 @@ class LimitSettings(Section):
     """In one queue, unless its policy says otherwise; 0 = no bound."""
     queue_bytes_max: SizeOrUnbounded = 0
     """The same in bytes of bodies."""
-    queue_messages_in_memory_max: Annotated[int, Field(ge=1_000)] = 10_000
+    queue_messages_in_memory_max: Annotated[int, Meta(ge=1_000)] = 10_000
     """Of all queues together, without messages in flight; a checkpoint evicts the rest to the queue store."""
-    queue_bytes_in_memory_max: Annotated[Size, Field(ge=1 << 20)] = 64 << 20
+    queue_bytes_in_memory_max: Annotated[Size, Meta(ge=1 << 20)] = 64 << 20
     """The same in bytes of bodies; the limit that is reached first counts."""
     queue_memory_bytes_max: Size = 256 << 20
     """Memory-only messages of all queues together: bodies, and some 400 bytes for each."""
@@ -136,12 +135,11 @@ class LimitSettings(Section):
     farewell_seconds: Seconds = 2.0
     """For the last frame to a client before its connection closes, so that it can read the reason."""
 
-    @field_validator("outbox_bytes_max")
     @classmethod
-    def _has_room_for_some_messages(cls, outbox: int, info: ValidationInfo) -> int:
-        least = 4 * int(info.data.get("body_bytes_max", 0))
-        if outbox < least:
-            raise ValueError(f"must be at least four times body_bytes_max, {least}")
-        return outbox
-
-    _default_fits = at_least("prefetch_max", "prefetch_default")
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        if key == "outbox_bytes_max":
+            least = 4 * int(seen.get("body_bytes_max", 0))
+            if value < least:
+                raise ValueError(f"must be at least four times body_bytes_max, {least}")
+        elif key == "prefetch_max":
+            check_at_least(value, "prefetch_default", seen)

@@ -1,10 +1,8 @@
 """Addresses at which a node serves clients, for each protocol, and which users need no login there."""
 
 import re
-from pathlib import Path
-from typing import Literal
-
-from pydantic import ValidationInfo, field_validator
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from qmq.section import AddressText, FilePath, Section, Size
 
@@ -21,12 +19,10 @@ class TlsSettings(Section):
     crl: FilePath | None = None
     """Lists of revoked certificates, one of each authority that signs certificates of the other side."""
 
-    @field_validator("crl")
     @classmethod
-    def _certificates_are_asked_for(cls, crl: Path | None, info: ValidationInfo) -> Path | None:
-        if crl is not None and info.data.get("ca") is None:
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        if key == "crl" and value is not None and seen.get("ca") is None:
             raise ValueError("must be left out, unless ca is set: only certificates that it covers are checked")
-        return crl
 
 
 class ListenerSettings(Section):
@@ -48,46 +44,37 @@ class ListenerSettings(Section):
         """Whether CONNECT without login is accepted here; `has_users` says whether the node has any user."""
         return self.address.is_loopback and not has_users if self.anonymous is None else self.anonymous
 
-    @field_validator("certificate_user")
     @classmethod
-    def _certificates_are_checked(cls, source: str | None, info: ValidationInfo) -> str | None:
-        tls = info.data.get("tls")
-        if source is not None and (tls is None or tls.ca is None) and "tls" in info.data:
-            raise ValueError("must be left out, unless tls has ca: only a checked certificate names a user")
-        return source
-
-    @field_validator("insecure")
-    @classmethod
-    def _passwords_are_encrypted(cls, insecure: bool, info: ValidationInfo) -> bool:
-        address = info.data.get("address")
-        if address is not None and not address.is_loopback and "tls" in info.data and info.data["tls"] is None:
-            if not insecure:
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        address = seen.get("address")
+        is_reachable = address is not None and not address.is_loopback
+        if key == "certificate_user" and value is not None:
+            if "tls" in seen and (seen["tls"] is None or seen["tls"].ca is None):
+                raise ValueError("must be left out, unless tls has ca: only a checked certificate names a user")
+        elif key == "insecure" and not value:
+            if is_reachable and "tls" in seen and seen["tls"] is None:
                 why = f"passwords would cross the network to {address} in clear"
                 raise ValueError(f"must be true, unless tls is set: {why}")
-        return insecure
-
-    @field_validator("anonymous")
-    @classmethod
-    def _anonymous_on_loopback_only(cls, anonymous: bool | None, info: ValidationInfo) -> bool | None:
-        address = info.data.get("address")
-        if anonymous and address is not None and not address.is_loopback:
+        elif key == "anonymous" and value and is_reachable:
             raise ValueError(f"must be false: {address} can be reached from other machines; add [[users]] instead")
-        return anonymous
 
 
-def check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """`origins`, if each is one. Raises ValueError."""
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     for origin in origins:
         if not re.fullmatch(r"https?://[^/?#@\s]+", origin):
             raise ValueError(f"must have origins as https://HOST[:PORT], not {origin!r}")
     return origins
 
 
+Origins = Annotated[tuple[str, ...], _check_origins]
+"""Origins of pages: `https://app.example.org`."""
+
+
 class HttpListenerSettings(ListenerSettings):
     """One `[[http]]`: an address of the web port. `hosts` are names of it besides its address."""
 
     hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
+    origins: Origins = ()
     """Origins of pages that may use the port, besides pages of the port itself: `https://app.example.org`."""
 
     def served_hosts(self, is_anonymous: bool) -> tuple[str, ...] | None:
@@ -95,11 +82,6 @@ class HttpListenerSettings(ListenerSettings):
         if not is_anonymous and not self.hosts:
             return None
         return (*self.hosts, self.address.host, *(LOOPBACK_NAMES if self.address.is_loopback else ()))
-
-    @field_validator("origins")
-    @classmethod
-    def _origins_are_whole(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        return check_origins(origins)
 
 
 class BeanstalkListenerSettings(ListenerSettings):

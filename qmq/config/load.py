@@ -5,19 +5,17 @@ and are checked in the same way. Relative paths in a file start at the directory
 everywhere. Those of overrides and defaults start at the current directory.
 """
 
-import copy
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
 from qmq.auth.jwks import load_keys
+from qmq.section import Section, WrongValues, suggest
 
 from ..errors import ConfigError
 from .authentication import asks_others
-from .diagnostics import describe, suggest
+from .diagnostics import describe
 from .node import LISTENERS, NodeSettings
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
@@ -28,7 +26,7 @@ FILE_BYTES_MAX = 4 << 20
 
 SECRET_BYTES_MAX = 4096
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Section)
 
 
 def load_node(path: Path | None, overrides: Mapping[str, object] | None = None) -> NodeSettings:
@@ -89,7 +87,7 @@ def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peer
     names = [peer.name for peer in peers.nodes]
     diagnostics = []
     if settings.name not in names:
-        if "name" in settings.model_fields_set:
+        if "name" in settings.set_keys:
             diagnostics.append(f"{source}: nodes: no node is named {settings.name!r}; {suggest(settings.name, names)}")
         else:
             diagnostics.append(
@@ -174,7 +172,7 @@ def _load_node(
     if path is not None:
         _anchor_paths(values, path.parent)
     if peers is not None and "stomp" not in values and "stomp" not in overrides:
-        default = NodeSettings.model_fields["name"].default
+        default = NodeSettings.keys()["name"].default
         peer = peers.peer(str(overrides.get("name", values.get("name", default))))
         if peer is not None:
             values["stomp"] = [{"address": str(peer.client)}]
@@ -271,21 +269,12 @@ def _validate(
     model: type[M], values: dict[str, Any], source: str, lines: LineIndex | None, diagnostics: list[str]
 ) -> M | None:
     try:
-        return model.model_validate(as_tuples(values))
-    except ValidationError as error:
-        diagnostics += describe(error, model, source, lines)
+        return model.read(values)
+    except WrongValues as error:
+        diagnostics += describe(error, source, lines)
     except RecursionError:
         diagnostics.append(f"{source}: sections are nested too deeply")
     return None
-
-
-def as_tuples(value: object) -> object:
-    """Arrays of TOML as tuples: settings are immutable, and strict checks accept no list."""
-    if isinstance(value, dict):
-        return {key: as_tuples(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return tuple(as_tuples(inner) for inner in value)
-    return copy.copy(value)
 
 
 def _tables(values: dict[str, Any], key: str) -> list[Any]:

@@ -5,15 +5,15 @@ file are in `load`, because either file can be read alone.
 """
 
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from msgspec import Meta
 
 from qmq.address import Address
 from qmq.section import (
-    EntryError,
     FilePath,
     NodeName,
     ReceiptLevel,
@@ -21,7 +21,8 @@ from qmq.section import (
     Section,
     Size,
     SizeOrUnbounded,
-    at_least,
+    WrongValue,
+    check_at_least,
     refuse,
 )
 
@@ -74,9 +75,9 @@ def _read_queue_store(value: object) -> object:
 class StorageSettings(Section):
     """`[storage]`: when the journal is durable, and how much of it is kept."""
 
-    sync: Annotated[str, BeforeValidator(_read_sync)] = "always"
+    sync: Annotated[str, _read_sync] = "always"
     """`always`: receipts wait for fsync (group commit). Otherwise they do not, and a crash may lose new records."""
-    segment_bytes_max: Annotated[Size, Field(ge=64 << 10)] = 64 << 20
+    segment_bytes_max: Annotated[Size, Meta(ge=64 << 10)] = 64 << 20
     journal_keep_bytes: Size = 1 << 30
     """Journal that is kept even if every member has it, so that a short absence needs no full copy."""
     journal_bytes_max: Size = 10 << 30
@@ -89,25 +90,24 @@ class StorageSettings(Section):
     fanout_bytes_max: Size = 10 << 30
     """Size of each fanout log."""
     fanout_age_seconds_max: Seconds = 7 * 86400.0
-    queue_store: Annotated[str, BeforeValidator(_read_queue_store)] = "sqlite"
+    queue_store: Annotated[str, _read_queue_store] = "sqlite"
     """Where a backlog is stored: a file in the data directory, or a PostgreSQL database for this node alone."""
-    queue_store_seconds_max: Annotated[Seconds, Field(ge=1.0)] = 30.0
+    queue_store_seconds_max: Annotated[Seconds, Meta(ge=1.0)] = 30.0
     """If PostgreSQL hangs or is away for longer, the node stops, so that peers take over."""
 
-    @field_validator("disk_reserve_bytes")
     @classmethod
-    def _room_for_a_checkpoint(cls, reserve: int | None, info: ValidationInfo) -> int | None:
-        least = min(CHECKPOINT_PARTS * int(info.data.get("checkpoint_bytes", 0)), CHECKPOINT_ROOM_MAX)
-        if reserve and reserve < least:
-            raise ValueError(f"must be 0, or at least {least}, which a checkpoint needs (see checkpoint_bytes)")
-        return reserve
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        if key == "journal_bytes_max":
+            check_at_least(value, "journal_keep_bytes", seen)
+        elif key == "disk_reserve_bytes" and value:
+            least = min(CHECKPOINT_PARTS * int(seen.get("checkpoint_bytes", 0)), CHECKPOINT_ROOM_MAX)
+            if value < least:
+                raise ValueError(f"must be 0, or at least {least}, which a checkpoint needs (see checkpoint_bytes)")
 
     @property
     def sync_interval_ms(self) -> int | None:
         """The interval, or None for `always` and `never`."""
         return int(self.sync[:-2]) if self.sync.endswith("ms") else None
-
-    _room_for_what_is_kept = at_least("journal_bytes_max", "journal_keep_bytes")
 
 
 class MeshSettings(Section):
@@ -143,24 +143,19 @@ class MeshSettings(Section):
     tls: TlsSettings | None = None
     """Required unless every mesh address is on loopback and the peers file has a secret."""
 
-    _back_off_grows = at_least("redial_seconds_max", "redial_seconds_min")
-
-    @field_validator("suspicion_seconds")
     @classmethod
-    def _a_heartbeat_may_be_late(cls, suspicion: float, info: ValidationInfo) -> float:
-        beat = info.data.get("beat_seconds", 0)
-        if suspicion < 2 * beat:
-            raise ValueError(f"must be at least twice beat_seconds, {beat}")
-        return suspicion
-
-    _suspicion_comes_first = at_least("takeover_after_seconds", "suspicion_seconds")
-
-    @field_validator("tls")
-    @classmethod
-    def _checks_the_other_side(cls, tls: TlsSettings | None) -> TlsSettings | None:
-        if tls is not None and tls.ca is None:
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        if key == "redial_seconds_max":
+            check_at_least(value, "redial_seconds_min", seen)
+        elif key == "suspicion_seconds":
+            # A heartbeat may be late.
+            beat = seen.get("beat_seconds", 0)
+            if value < 2 * beat:
+                raise ValueError(f"must be at least twice beat_seconds, {beat}")
+        elif key == "takeover_after_seconds":
+            check_at_least(value, "suspicion_seconds", seen)
+        elif key == "tls" and value is not None and value.ca is None:
             raise ValueError("must have ca: a mesh link checks the certificate of the other side")
-        return tls
 
 
 class NodeSettings(Section):
@@ -185,125 +180,94 @@ class NodeSettings(Section):
     bindings: tuple[BindingEntry, ...] = ()
     mesh: MeshSettings = MeshSettings()
 
-    _path: Path | None = PrivateAttr(None)
-
     @property
     def source(self) -> str:
         """Which file this was read from, for errors."""
-        return f"the settings of {self.name}" if self._path is None else str(self._path)
+        return str(self.__dict__.get("path", f"the settings of {self.name}"))
 
     def read_from(self, path: Path) -> None:
         """Remember the file; only what reads it calls this."""
-        self._path = path
-
-    @field_validator("stomp")
-    @classmethod
-    def _listeners_differ(cls, listeners: tuple[ListenerSettings, ...]) -> tuple[ListenerSettings, ...]:
-        if not listeners:
-            raise ValueError("must have at least one listener")
-        _check_addresses(listeners)
-        return listeners
-
-    @field_validator("http", "amqp", "beanstalk")
-    @classmethod
-    def _addresses_differ(
-        cls, listeners: tuple[ListenerSettings, ...], info: ValidationInfo
-    ) -> tuple[ListenerSettings, ...]:
-        _check_addresses((*_listeners(info), *listeners))
-        return listeners
+        self.__dict__["path"] = path
 
     @property
     def listeners(self) -> tuple[ListenerSettings, ...]:
         """Those of all protocols."""
         return (*self.stomp, *self.http, *self.amqp, *self.beanstalk)
 
-    @field_validator("destinations")
     @classmethod
-    def _names_may_be_used(cls, destinations: DestinationSettings, info: ValidationInfo) -> DestinationSettings:
-        """Dead letter queues and children have names that clients can use."""
-        limits = info.data.get("limits")
-        if limits is None:
-            return destinations
-        errors = [
-            (("policies", number, *place), name, why)
-            for number, policy in enumerate(destinations.policies)
-            for place, name in policy.named_queues()
-            if (why := too_long(name, limits.destination_bytes_max))
-        ]
-        refuse("destinations", errors)
-        return destinations
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        if key in LISTENERS:
+            if key == "stomp" and not value:
+                raise ValueError("must have at least one listener")
+            _check_addresses((*_listeners(seen), *value))
+        elif key in RULES:
+            RULES[key](value, seen)
 
-    @field_validator("queues")
-    @classmethod
-    def _queues_fit(cls, queues: tuple[QueueEntry, ...], info: ValidationInfo) -> tuple[QueueEntry, ...]:
-        limits, destinations = info.data.get("limits"), info.data.get("destinations")
-        if queues and limits is not None and destinations is not None:
-            refuse("queues", queue_errors(queues, destinations, limits.destination_bytes_max))
-        return queues
 
-    @field_validator("exchanges")
-    @classmethod
-    def _exchanges_fit(cls, exchanges: tuple[ExchangeEntry, ...]) -> tuple[ExchangeEntry, ...]:
-        refuse("exchanges", exchange_errors(exchanges))
-        return exchanges
+def _check_destinations(destinations: DestinationSettings, seen: Mapping[str, Any]) -> None:
+    """Dead letter queues and children have names that clients can use."""
+    limits = seen.get("limits")
+    if limits is not None:
+        refuse(
+            [
+                WrongValue(("policies", number, *place), name, why)
+                for number, policy in enumerate(destinations.policies)
+                for place, name in policy.named_queues()
+                if (why := too_long(name, limits.destination_bytes_max))
+            ]
+        )
 
-    @field_validator("bindings")
-    @classmethod
-    def _bindings_fit(cls, bindings: tuple[BindingEntry, ...], info: ValidationInfo) -> tuple[BindingEntry, ...]:
-        if "exchanges" in info.data and info.data.get("limits") is not None:
-            bytes_max = info.data["limits"].destination_bytes_max
-            refuse("bindings", binding_errors(bindings, info.data["exchanges"], bytes_max))
-        return bindings
 
-    @field_validator("users")
-    @classmethod
-    def _users_differ(cls, users: tuple[User, ...], info: ValidationInfo) -> tuple[User, ...]:
-        names = [user.name for user in users]
-        if not any(listener.certificate_user for listener in _listeners(info)):
-            for user in users:
-                if user.password_hash is None:
-                    raise ValueError(f"must have a password_hash for {user.name!r}, or a listener certificate_user")
-        for number, name in enumerate(names):
-            if name in names[:number]:
-                raise ValueError(f"must not have two users named {name!r}")
-        authentication = info.data.get("authentication", ())
-        if users and not asks_users(authentication):
-            raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
-        if users or asks_others(authentication):
-            return users
-        with_login = [one for one in _listeners(info) if not isinstance(one, BeanstalkListenerSettings)]
-        closed = [one.address for one in with_login if not one.serves_anonymous(has_users=False)]
-        if closed:
-            raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")
-        return users
+def _check_queues(queues: tuple[QueueEntry, ...], seen: Mapping[str, Any]) -> None:
+    if queues and "limits" in seen and "destinations" in seen:
+        refuse(queue_errors(queues, seen["destinations"], seen["limits"].destination_bytes_max))
 
-    @field_validator("permissions")
-    @classmethod
-    def _permissions_are_about_users(
-        cls, permissions: tuple[PermissionSettings, ...], info: ValidationInfo
-    ) -> tuple[PermissionSettings, ...]:
-        users = info.data.get("users")
-        if users is None:
-            return permissions
-        errors: list[EntryError] = []
-        are_all = not asks_others(info.data.get("authentication", ()))
-        for number, row in enumerate(permissions):
-            mistake = subject_mistake(row, users, are_all=are_all)
-            if mistake is not None:
-                key, why = mistake
-                errors.append(((number, key), getattr(row, key), why))
-        refuse("permissions", errors)
-        return permissions
 
-    @field_validator("user_limits")
-    @classmethod
-    def _limits_differ(cls, rows: tuple[UserLimitSettings, ...]) -> tuple[UserLimitSettings, ...]:
-        about = [(row.user, row.group) for row in rows]
-        for number, one in enumerate(about):
-            if one in about[:number]:
-                kind, name = ("user", one[0]) if one[1] is None else ("group", one[1])
-                raise ValueError(f"must not have two entries about the {kind} {name!r}")
-        return rows
+def _check_bindings(bindings: tuple[BindingEntry, ...], seen: Mapping[str, Any]) -> None:
+    if "exchanges" in seen and "limits" in seen:
+        refuse(binding_errors(bindings, seen["exchanges"], seen["limits"].destination_bytes_max))
+
+
+def _check_users(users: tuple[User, ...], seen: Mapping[str, Any]) -> None:
+    names = [user.name for user in users]
+    listeners = _listeners(seen)
+    if not any(listener.certificate_user for listener in listeners):
+        for user in users:
+            if user.password_hash is None:
+                raise ValueError(f"must have a password_hash for {user.name!r}, or a listener certificate_user")
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise ValueError(f"must not have two users named {name!r}")
+    authentication = seen.get("authentication", ())
+    if users and not asks_users(authentication):
+        raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
+    if users or asks_others(authentication):
+        return
+    with_login = [one for one in listeners if not isinstance(one, BeanstalkListenerSettings)]
+    closed = [one.address for one in with_login if not one.serves_anonymous(has_users=False)]
+    if closed:
+        raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")
+
+
+def _check_permissions(permissions: tuple[PermissionSettings, ...], seen: Mapping[str, Any]) -> None:
+    if "users" not in seen:
+        return
+    found = []
+    are_all = not asks_others(seen.get("authentication", ()))
+    for number, row in enumerate(permissions):
+        mistake = subject_mistake(row, seen["users"], are_all=are_all)
+        if mistake is not None:
+            key, why = mistake
+            found.append(WrongValue((number, key), getattr(row, key), why))
+    refuse(found)
+
+
+def _check_limits(rows: tuple[UserLimitSettings, ...], seen: Mapping[str, Any]) -> None:
+    about = [(row.user, row.group) for row in rows]
+    for number, one in enumerate(about):
+        if one in about[:number]:
+            kind, name = ("user", one[0]) if one[1] is None else ("group", one[1])
+            raise ValueError(f"must not have two entries about the {kind} {name!r}")
 
 
 def _check_addresses(listeners: tuple[ListenerSettings, ...]) -> None:
@@ -314,6 +278,18 @@ def _check_addresses(listeners: tuple[ListenerSettings, ...]) -> None:
             raise ValueError(f"must not have two listeners at {address}")
 
 
-def _listeners(info: ValidationInfo) -> tuple[ListenerSettings, ...]:
-    """Those of the fields before the one that is checked."""
-    return tuple(one for key in LISTENERS if key != info.field_name for one in info.data.get(key, ()))
+def _listeners(seen: Mapping[str, Any]) -> tuple[ListenerSettings, ...]:
+    """Those of the keys before the one that is checked."""
+    return tuple(one for key in LISTENERS for one in seen.get(key, ()))
+
+
+RULES: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], None]]] = {
+    "users": _check_users,
+    "permissions": _check_permissions,
+    "user_limits": _check_limits,
+    "destinations": _check_destinations,
+    "queues": _check_queues,
+    "exchanges": lambda exchanges, seen: refuse(exchange_errors(exchanges)),
+    "bindings": _check_bindings,
+}
+"""Key → what refuses its value, beside those of the keys before it."""

@@ -9,16 +9,15 @@ removes one node, and its number decides which file is newer. A node that held m
 not by leaving it out.
 """
 
-from collections.abc import Collection
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from msgspec import Meta
 
 from qmq.address import Address
-from qmq.section import AddressText, NodeName, Section
+from qmq.section import AddressText, FilePath, NodeName, Section
 
-from .listeners import check_origins
+from .listeners import Origins
 
 NODES_MAX = 8
 SECRET_CHARACTERS_MIN = 16
@@ -47,14 +46,14 @@ class PeersFile(Section):
 
     mesh: NodeName
     """Id of the mesh, in the characters of a node's name. Nodes with another id are refused."""
-    version: Annotated[int, Field(ge=1, le=2**53)]
+    version: Annotated[int, Meta(ge=1, le=2**53)]
     """The operator raises it with every change of the file."""
     nodes: tuple[Peer, ...]
-    secret: Annotated[str | None, Field(repr=False)] = None
+    secret: str | None = None
     """Proves membership on loopback; at least 16 characters."""
-    secret_file: Path | None = None
+    secret_file: FilePath | None = None
     """A file with the secret, in place of it. `qmq mesh up` draws one if it is missing."""
-    origins: tuple[str, ...] = ()
+    origins: Origins = ()
     """Origins of pages that may use the web port of each node, besides those in `[[http]]` of its own file."""
 
     def peer(self, name: str) -> Peer | None:
@@ -66,43 +65,35 @@ class PeersFile(Section):
         """Whether every mesh address is on this machine."""
         return all(peer.mesh.is_loopback for peer in self.nodes)
 
-    @field_validator("nodes")
     @classmethod
-    def _nodes_differ(cls, nodes: tuple[Peer, ...]) -> tuple[Peer, ...]:
-        if not 1 <= len(nodes) <= NODES_MAX:
-            raise ValueError(f"must list 1 to {NODES_MAX} nodes, not {len(nodes)}")
-        seen: dict[object, str] = {}
-        for peer in nodes:
-            if peer.name in seen:
-                raise ValueError(f"must not have two nodes named {peer.name!r}")
-            seen[peer.name] = peer.name
-            for address in peer.addresses:
-                if address.port == 0:
-                    raise ValueError(f"must have a fixed port for node {peer.name!r}: other nodes dial it")
-                if address in seen:
-                    raise ValueError(f"must not use {address} twice: nodes {seen[address]!r} and {peer.name!r}")
-                seen[address] = peer.name
-        return nodes
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        if key == "nodes":
+            _check_nodes(value)
+        elif key == "secret" and value is not None:
+            if len(value) < SECRET_CHARACTERS_MIN:
+                raise ValueError(f"must have at least {SECRET_CHARACTERS_MIN} characters")
+            outside = [peer for peer in seen.get("nodes", ()) if not peer.mesh.is_loopback]
+            if outside:
+                raise ValueError(
+                    f"must be left out: {outside[0].mesh} is not on loopback, so links need TLS "
+                    "([mesh.tls] in each node file, certificates named as the nodes)"
+                )
 
-    @field_validator("origins")
-    @classmethod
-    def _origins_are_whole(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        return check_origins(origins)
 
-    @field_validator("secret")
-    @classmethod
-    def _secret_stays_on_this_machine(cls, secret: str | None, info: ValidationInfo) -> str | None:
-        if secret is None:
-            return None
-        if len(secret) < SECRET_CHARACTERS_MIN:
-            raise ValueError(f"must have at least {SECRET_CHARACTERS_MIN} characters")
-        outside = [peer for peer in info.data.get("nodes", ()) if not peer.mesh.is_loopback]
-        if outside:
-            raise ValueError(
-                f"must be left out: {outside[0].mesh} is not on loopback, so links need TLS "
-                "([mesh.tls] in each node file, certificates named as the nodes)"
-            )
-        return secret
+def _check_nodes(nodes: tuple[Peer, ...]) -> None:
+    if not 1 <= len(nodes) <= NODES_MAX:
+        raise ValueError(f"must list 1 to {NODES_MAX} nodes, not {len(nodes)}")
+    seen: dict[object, str] = {}
+    for peer in nodes:
+        if peer.name in seen:
+            raise ValueError(f"must not have two nodes named {peer.name!r}")
+        seen[peer.name] = peer.name
+        for address in peer.addresses:
+            if address.port == 0:
+                raise ValueError(f"must have a fixed port for node {peer.name!r}: other nodes dial it")
+            if address in seen:
+                raise ValueError(f"must not use {address} twice: nodes {seen[address]!r} and {peer.name!r}")
+            seen[address] = peer.name
 
 
 def check_change(old: PeersFile, new: PeersFile, node: str, retired: Collection[str] = ()) -> list[str]:

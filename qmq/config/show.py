@@ -7,9 +7,8 @@ text is pasted into reports.
 from pathlib import Path
 
 from qmq.address import Address
-from qmq.section import Section
+from qmq.section import SECRET_KEYS, Section
 
-from .diagnostics import SECRET_KEYS
 from .node import NodeSettings
 
 HIDDEN = "(hidden)"

@@ -1,10 +1,8 @@
 """`[[users]]`, `[[permissions]]` and `[[user_limits]]`: which users may log in, what each may do, and how much."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any
-
-from pydantic import BeforeValidator, Field, model_validator
 
 from qmq.access.rules import (
     ACTIONS,
@@ -36,8 +34,6 @@ def _read_user_name(value: object) -> object:
 
 
 def _read_password_hash(value: object) -> object:
-    if value is None:
-        return None
     if not isinstance(value, str) or re.fullmatch(r"\$argon2(id|i|d)\$[!-~]{20,400}", value) is None:
         raise ValueError("must be an argon2 hash, which `qmq config hash` prints; never the password itself")
     return value
@@ -62,16 +58,16 @@ OF_ANONYMOUS = ("subscriptions_max", "messages_per_second_max", "bytes_per_secon
 """Limits of clients without login. Their connections count by address, and they declare nothing in their name."""
 
 
-Name = Annotated[str, BeforeValidator(_read_name)]
-ActionName = Annotated[str, BeforeValidator(_read_action)]
-Pattern = Annotated[str, BeforeValidator(_read_pattern)]
+Name = Annotated[str, _read_name]
+ActionName = Annotated[str, _read_action]
+Pattern = Annotated[str, _read_pattern]
 
 
 class User(Section):
     """One `[[users]]`: a login and its groups."""
 
-    name: Annotated[str, BeforeValidator(_read_user_name)]
-    password_hash: Annotated[str | None, BeforeValidator(_read_password_hash), Field(repr=False)] = None
+    name: Annotated[str, _read_user_name]
+    password_hash: Annotated[str, _read_password_hash] | None = None
     """As `qmq config hash` prints it. None: the user logs in with a certificate only."""
     groups: tuple[Name, ...] = ()
     """`administrator`, `operator`, `observer` and `client` are predefined. A user without group or permission may log
@@ -82,7 +78,7 @@ class User(Section):
     """This entry of the node file counts, and the mesh's definition of this user does not."""
 
 
-class PermissionSettings(Section):
+class PermissionSettings(Section, kw_only=True):
     """One `[[permissions]]`: what one user or one group may do, or may not."""
 
     user: Name | None = None
@@ -95,18 +91,15 @@ class PermissionSettings(Section):
     locked: bool = False
     """This entry of the node file counts, whatever the mesh defines."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _says_one_thing(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
+    def before(cls, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         if (values.get("user") is None) == (values.get("group") is None):
             raise ValueError("must have either user or group")
         if bool(values.get("allow")) == bool(values.get("deny")):
             raise ValueError("must have either allow or deny, with at least one action")
         if not values.get("destinations", True):
             raise ValueError("must have at least one of destinations")
-        return values
+        return values, {}
 
     @property
     def permission(self) -> Permission:
@@ -131,11 +124,8 @@ class UserLimitSettings(Section):
     held_bytes_max: SizeOrUnbounded | None = None
     """Bodies in these queues, of each node."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _says_something(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
+    def before(cls, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         user = values.get("user")
         if (user is None) == (values.get("group") is None):
             raise ValueError(f'must have either user or group; user = "{EVERY_USER}" is each user')
@@ -146,7 +136,7 @@ class UserLimitSettings(Section):
         wrong = [key for key in LIMIT_KEYS if values.get(key) is not None and key not in OF_ANONYMOUS]
         if user == ANONYMOUS.name and wrong:
             raise ValueError(f"must be without {wrong[0]}: for {ANONYMOUS.name} there are {', '.join(OF_ANONYMOUS)}")
-        return values
+        return values, {}
 
     @property
     def limits(self) -> UserLimits:

@@ -153,7 +153,7 @@ def with_connections_that_fit(settings: NodeSettings) -> NodeSettings:
     if most >= wanted:
         return settings
     log.warning("= limits.connections_max is %d, but the limit of open files leaves room for %d", wanted, most)
-    return settings.model_copy(update={"limits": settings.limits.model_copy(update={"connections_max": most})})
+    return settings.replace({"limits": settings.limits.replace({"connections_max": most})})
 
 
 def connections_allowed(wanted: int) -> int:

@@ -13,7 +13,7 @@ DEAD = "/queue/thumbnails.dead"
 
 def mesh_with(**keys: object) -> MeshRig:
     """Two nodes with one policy for QUEUE."""
-    policy = DestinationPolicy.model_validate({"pattern": QUEUE, **keys})
+    policy = DestinationPolicy.read({"pattern": QUEUE, **keys})
     return MeshRig(destinations=DestinationSettings(policies=(policy,)))
 
 

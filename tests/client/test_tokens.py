@@ -18,7 +18,7 @@ NOW = EPOCH_US // 1_000_000
 def tokens(tmp_path: Path) -> tuple[AuthenticationSettings, ...]:
     keys = write_jwks(tmp_path / "keys.json", jwk(RSA_KEY))
     values = {"kind": "token", "jwks": keys, "issuer": ISSUER, "audience": AUDIENCE, "leeway_seconds": 0.0}
-    return (AuthenticationSettings.model_validate(values),)
+    return (AuthenticationSettings.read(values),)
 
 
 def expiring(*ends: float) -> list[str]:

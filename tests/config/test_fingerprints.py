@@ -19,7 +19,7 @@ def test_order_and_written_defaults_do_not_change_fingerprints() -> None:
 
 
 def test_each_policy_has_its_own_fingerprint() -> None:
-    other = JOBS.model_copy(update={"delivery_limit": 4})
+    other = JOBS.replace({"delivery_limit": 4})
     one, two = fingerprints_of(settings(JOBS, LOGS)), fingerprints_of(settings(other, LOGS))
 
     assert one["/fanout/logs.*"] == two["/fanout/logs.*"]

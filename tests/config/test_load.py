@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from qmq.config import Address, NodeSettings, load, load_node, load_peers
 from qmq.errors import ConfigError
@@ -57,7 +56,7 @@ def test_without_a_file_there_is_one_node_on_loopback() -> None:
 def test_settings_are_frozen() -> None:
     settings = load_node(None)
 
-    with pytest.raises(ValidationError):
+    with pytest.raises(AttributeError):
         settings.limits.prefetch_max = 1
 
 
@@ -131,8 +130,15 @@ def test_lists_that_are_nested_too_deeply_are_an_error(write: Write) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "limits.", "mesh.tls."])
-def test_sections_that_are_nested_too_deeply_are_an_error(write: Write, key: str) -> None:
-    (diagnostic,) = diagnostics_of(write(key + "x." * 5000 + "x = 1"))
+def test_an_unknown_section_is_an_error_however_deep_it_is(write: Write, key: str) -> None:
+    found = diagnostics_of(write(key + "x." * 5000 + "x = 1"))
+
+    # From Python 3.14 on, tomllib does not read it.
+    assert found[0].startswith(f"FILE:1: {key}x: unknown key; ") or "nested too deeply" in found[0]
+
+
+def test_sections_that_are_nested_too_deeply_are_an_error(write: Write) -> None:
+    (diagnostic,) = diagnostics_of(write('[[authentication]]\nkind = "http"\noptions.' + "x." * 5000 + "x = 1"))
 
     # From Python 3.14 on, tomllib does not read them either.
     assert diagnostic.startswith("FILE: ")

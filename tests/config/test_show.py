@@ -62,7 +62,7 @@ def test_every_key_is_shown() -> None:
     shown = tomllib.loads(effective(settings))
 
     for section in ("storage", "limits"):
-        assert list(shown[section]) == list(type(getattr(settings, section)).model_fields)
+        assert list(shown[section]) == list(type(getattr(settings, section)).keys())
 
 
 def test_hashes_are_hidden(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ class MeshRig:
             stomp=(ListenerSettings(address=Address(host_of(self.names.index(name)), CLIENT_PORT)),),
             http=(HttpListenerSettings(address=Address(host_of(self.names.index(name)), WEB_PORT)),),
             limits=self._limits,
-            mesh=self._mesh.model_copy(update=self.mesh_changes.get(name, {})),
+            mesh=self._mesh.replace(self.mesh_changes.get(name, {})),
             **{
                 **self._settings,
                 **({"destinations": self.destinations[name]} if name in self.destinations else {}),
@@ -194,7 +194,7 @@ class MeshRig:
             return settings
         sections = ("queues", "exchanges", "bindings", "users", "permissions")
         settings.read_from(Path(file.source))
-        return settings.model_copy(update={section: getattr(file, section) for section in sections})
+        return settings.replace({section: getattr(file, section) for section in sections})
 
     def _make(self, name: str, peers: PeersFile) -> Node:
         host = host_of(self.names.index(name))

@@ -11,9 +11,9 @@ from tests.protocols.beanstalk.rig import BEANSTALK_PORT, BeanstalkClient
 from tests.protocols.http import rig as web_rig
 from tests.protocols.http.rig import WEB_PORT, basic
 
-ADMIN = ANN.model_copy(update={"groups": ("administrator",)})
-BOB = ADMIN.model_copy(update={"name": "bob"})
-CHANGED = ADMIN.model_copy(update={"password_hash": "$argon2id$v=19$m=8,t=1,p=1$v8umVTv/w1PdCilmZO4cww$AAAA"})
+ADMIN = ANN.replace({"groups": ("administrator",)})
+BOB = ADMIN.replace({"name": "bob"})
+CHANGED = ADMIN.replace({"password_hash": "$argon2id$v=19$m=8,t=1,p=1$v8umVTv/w1PdCilmZO4cww$AAAA"})
 LOGIN = {"authorization": basic("ann")}
 CODE = "passcode-changed"
 

@@ -39,7 +39,7 @@ def small(messages: int) -> DestinationSettings:
 
 def reloader(rig: Rig, **changes: Any) -> Reloader:
     """One that reads the rig's settings with `changes`."""
-    return Reloader(rig.alive, rig.settings, None, lambda: (rig.settings.model_copy(update=changes), None))
+    return Reloader(rig.alive, rig.settings, None, lambda: (rig.settings.replace(changes), None))
 
 
 async def test_a_queue_that_exists_gets_its_new_bounds_while_its_clients_stay(autojump_clock: MockClock) -> None:
@@ -179,13 +179,13 @@ async def test_a_removed_user_is_disconnected_with_a_reason_and_others_stay(auto
 
 
 async def test_a_new_user_may_log_in_and_an_old_password_may_not(autojump_clock: MockClock) -> None:
-    changed = ANN.model_copy(update={"password_hash": ANN.password_hash[:-4] + "AAAA"})
+    changed = ANN.replace({"password_hash": ANN.password_hash[:-4] + "AAAA"})
     async with Rig().run() as rig:
         assert await reloader(rig, users=(ANN,)).reload()
         first = await rig.connect("10.0.0.1", login="ann", passcode="secret")
 
         assert await Reloader(
-            rig.alive, rig.alive.settings, None, lambda: (rig.settings.model_copy(update={"users": (changed,)}), None)
+            rig.alive, rig.alive.settings, None, lambda: (rig.settings.replace({"users": (changed,)}), None)
         ).reload()
         second = await rig.dial("10.0.0.2")
         await second.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
@@ -211,7 +211,7 @@ async def test_a_user_removed_while_the_password_is_checked_does_not_come_in(
         await ann.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
         await checking.wait()
 
-        assert await reloader(rig, users=(ANN.model_copy(update={"name": "bob"}),)).reload()
+        assert await reloader(rig, users=(ANN.replace({"name": "bob"}),)).reload()
         go_on.set()
 
         assert (await ann.until_closed())[-1].head.headers["error-code"] == "login-failed"
@@ -325,7 +325,7 @@ async def test_what_the_system_does_not_allow_is_cut_down_and_is_no_difference(
     caplog.set_level("INFO")
 
     def fit(settings: NodeSettings) -> NodeSettings:
-        return settings.model_copy(update={"limits": settings.limits.model_copy(update={"connections_max": 7})})
+        return settings.replace({"limits": settings.limits.replace({"connections_max": 7})})
 
     async with Rig().run() as rig:
         assert await Reloader(rig.alive, rig.settings, None, lambda: (rig.settings, None), fit).reload()

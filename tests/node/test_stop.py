@@ -151,7 +151,7 @@ async def test_messages_for_a_client_that_said_goodbye_go_to_others(autojump_clo
 
 
 def settings_for(folder: Path, **more: object) -> NodeSettings:
-    return NodeSettings.model_validate({"name": "a", "data": folder / "data", **more})
+    return NodeSettings.read({"name": "a", "data": folder / "data", **more})
 
 
 def test_an_address_in_use_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

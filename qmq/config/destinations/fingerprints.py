@@ -34,13 +34,13 @@ def fingerprints_of(
 
 
 def _changed_keys(policy: DestinationPolicy) -> list[str]:
-    fields = type(policy).model_fields
+    keys = policy.keys()
     # Setting the default dead letter queue has a meaning of its own: see `keeps_dropped`.
     return [
         key
         for key in policy.effective_keys()
         if key != "locked"
-        and (getattr(policy, key) != fields[key].default or (key == "dead_letter" and policy.keeps_dropped))
+        and (getattr(policy, key) != keys[key].default or (key == "dead_letter" and policy.keeps_dropped))
     ]
 
 

@@ -5,11 +5,10 @@ of destination is refused, because the operator expects an effect of it.
 """
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from msgspec import Meta
 
 from qmq.model.routing_names import PREFIX as EXCHANGE
 from qmq.model.routing_names import is_exchange_name
@@ -21,7 +20,7 @@ from qmq.section import (
     Section,
     Size,
     SizeOrUnbounded,
-    at_least,
+    check_at_least,
 )
 
 DESTINATION_KINDS = ("/topic/", "/queue/", "/fanout/", EXCHANGE)
@@ -83,17 +82,6 @@ REASONS: Mapping[tuple[str, str], str] = {
 }
 
 
-class _Misplaced:
-    """A value under a key that does not apply; its field refuses it with the reason."""
-
-    def __init__(self, value: object, reason: str) -> None:
-        self.value = value
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return str(self.value).lower() if isinstance(self.value, bool) else repr(self.value)
-
-
 def _read_pattern(value: object) -> object:
     if not isinstance(value, str) or not value.startswith(DESTINATION_KINDS) or value.endswith("/"):
         raise ValueError(f"must be a destination under {', '.join(DESTINATION_KINDS)}; a * at the end matches any rest")
@@ -140,7 +128,7 @@ def last_queue(dead_letter: str) -> str:
     return DEFAULT_DEAD_LETTER if is_exchange(dead_letter) else dead_letter
 
 
-QueueName = Annotated[str, BeforeValidator(read_queue_name)]
+QueueName = Annotated[str, read_queue_name]
 
 
 def too_long(name: str, bytes_max: int) -> str:
@@ -165,18 +153,7 @@ def kind_prefix(destination: str) -> str:
     return destination[: destination.find("/", 1) + 1]
 
 
-with warnings.catch_warnings():
-    # The name is also that of an old method of pydantic, which nothing calls.
-    warnings.filterwarnings("ignore", message='Field name "schema"')
-
-    class SchemaSection(Section):
-        """The key `schema` of a policy."""
-
-        schema: Annotated[str, BeforeValidator(_read_schema_name)] | None = None  # type: ignore[assignment]
-        """The Avro schema that the body of each SEND must fit; None: bodies are not looked at."""
-
-
-class DestinationPolicy(SchemaSection):
+class DestinationPolicy(Section):
     """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept, bounded and served."""
 
     name_key: ClassVar[str] = "pattern"
@@ -184,9 +161,12 @@ class DestinationPolicy(SchemaSection):
     own_keys: ClassVar[tuple[str, ...]] = ("pattern", "locked")
     """Those that do not depend on the kind of destination."""
 
-    pattern: Annotated[str, BeforeValidator(_read_pattern)]
+    pattern: Annotated[str, _read_pattern]
     locked: bool = False
     """This entry of the node file counts, and the mesh's definition of this pattern does not."""
+
+    schema: Annotated[str, _read_schema_name] | None = None
+    """The Avro schema that the body of each SEND must fit; None: bodies are not looked at."""
 
     # Queues.
     durable: bool = True
@@ -204,13 +184,13 @@ class DestinationPolicy(SchemaSection):
     redelivery_seconds_min: Seconds = 0.1
     """Pause after the first failed delivery; it doubles with each further one."""
     redelivery_seconds_max: Seconds = 60.0
-    dead_letter: Annotated[str, BeforeValidator(_read_dead_letter)] = DEFAULT_DEAD_LETTER
+    dead_letter: Annotated[str, _read_dead_letter] = DEFAULT_DEAD_LETTER
     """The queue that gets dead letters, or an exchange; empty: they are dropped. See `keeps_dropped`."""
     dead_letter_routing_key: str | None = None
     """For an exchange. None: the routing key of the message, or the name of its queue."""
     ttl_seconds: SecondsOrNone = 0.0
     """For messages without an expiry of their own; 0: they never expire."""
-    priority: Annotated[int, Field(ge=0, le=9)] = 4
+    priority: Annotated[int, Meta(ge=0, le=9)] = 4
     """For messages without a priority of their own; 9 goes first."""
     exclusive: bool = False
     """One consumer at a time gets messages, in the whole mesh; the others wait until it leaves."""
@@ -238,7 +218,7 @@ class DestinationPolicy(SchemaSection):
     connection ends when the outbox is full."""
 
     # Exchanges.
-    alternate: Annotated[str, BeforeValidator(read_alternate)] = ""
+    alternate: Annotated[str, read_alternate] = ""
     """The exchange that gets what no binding matches, where the exchange itself names none."""
 
     @property
@@ -252,7 +232,7 @@ class DestinationPolicy(SchemaSection):
 
         The default dead letter queue gets failed messages only; for the others the policy must name a target.
         """
-        return "dead_letter" in self.model_fields_set and self.dead_letter != ""
+        return "dead_letter" in self.set_keys and self.dead_letter != ""
 
     @property
     def dead_letter_target(self) -> str:
@@ -262,7 +242,7 @@ class DestinationPolicy(SchemaSection):
         return f"{self.dead_letter}/{self.dead_letter_routing_key}"
 
     def is_explicit(self, key: str) -> bool:
-        return key not in ("dead_letter", "locked") or key in self.model_fields_set
+        return key not in ("dead_letter", "locked") or key in self.set_keys
 
     def effective_keys(self) -> Sequence[str]:
         return ("pattern", "locked", *KEYS[kind_prefix(self.pattern)])
@@ -280,67 +260,51 @@ class DestinationPolicy(SchemaSection):
         """Whether this policy matches `destination`; another one may match better."""
         return destination == self.pattern if self.is_exact else destination.startswith(self.pattern[:-1])
 
-    @model_validator(mode="before")
     @classmethod
-    def _keys_fit_the_kind(cls, values: Any) -> Any:
-        pattern = values.get(cls.name_key) if isinstance(values, dict) else None
+    def before(cls, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        pattern = values.get(cls.name_key)
         kind = kind_prefix(pattern) if isinstance(pattern, str) else ""
         if kind not in KEYS:
-            return values
-        checked = dict(values)
-        for key in sorted(checked.keys() & cls.model_fields.keys() - {*cls.own_keys, *KEYS[kind]}):
+            return values, {}
+        misplaced = {}
+        for key in values.keys() & cls.keys().keys() - {*cls.own_keys, *KEYS[kind]}:
             homes = [home for home, keys in KEYS.items() if key in keys]
             reason = REASONS.get((kind, key), f"it is for {homes[0]} destinations")
-            checked[key] = _Misplaced(checked[key], f"must be left out under {kind}: {reason}")
+            misplaced[key] = f"must be left out under {kind}: {reason}"
         if pattern == DEFAULT_DEAD_LETTER:
             # Dead letters end here, unless the policy says otherwise.
-            checked = {"dead_letter": "", "delivery_limit": 0, **checked}
-        return checked
+            values = {"dead_letter": "", "delivery_limit": 0, **values}
+        return values, misplaced
 
-    @field_validator("*", mode="before")
     @classmethod
-    def _applies_to_the_kind(cls, value: object) -> object:
-        if isinstance(value, _Misplaced):
-            raise ValueError(value.reason)
-        return value
-
-    _back_off_grows = at_least("redelivery_seconds_max", "redelivery_seconds_min")
-
-    @field_validator("dead_letter")
-    @classmethod
-    def _is_another_queue(cls, dead_letter: str, info: ValidationInfo) -> str:
-        if dead_letter and dead_letter == info.data.get("pattern"):
-            raise ValueError('must be another queue than this one, or "", which drops messages')
-        if is_exchange(dead_letter) and info.data.get("pattern") == DEFAULT_DEAD_LETTER:
-            raise ValueError("must be a queue: this one gets the dead letters that no binding of an exchange matches")
-        return dead_letter
-
-    @field_validator("dead_letter_routing_key")
-    @classmethod
-    def _is_for_an_exchange(cls, key: str | None, info: ValidationInfo) -> str | None:
-        if key is not None and not is_exchange(info.data.get("dead_letter", EXCHANGE)):
-            raise ValueError("must be left out, unless dead_letter is an exchange")
-        if key is not None and len(key.encode()) > ROUTING_KEY_BYTES_MAX:
-            raise ValueError(f"must have at most {ROUTING_KEY_BYTES_MAX} bytes")
-        return key
-
-    @field_validator("children")
-    @classmethod
-    def _children_differ(cls, children: tuple[str, ...]) -> tuple[str, ...]:
-        if len(children) > CHILDREN_MAX:
-            raise ValueError(f"must list at most {CHILDREN_MAX} queues, not {len(children)}")
-        for number, child in enumerate(children):
-            if child in children[:number]:
-                raise ValueError(f"must not list {child!r} twice")
-        return children
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        if key == "redelivery_seconds_max":
+            check_at_least(value, "redelivery_seconds_min", seen)
+        elif key == "dead_letter":
+            if value and value == seen.get("pattern"):
+                raise ValueError('must be another queue than this one, or "", which drops messages')
+            if is_exchange(value) and seen.get("pattern") == DEFAULT_DEAD_LETTER:
+                why = "this one gets the dead letters that no binding of an exchange matches"
+                raise ValueError(f"must be a queue: {why}")
+        elif key == "dead_letter_routing_key" and value is not None:
+            if not is_exchange(seen.get("dead_letter", EXCHANGE)):
+                raise ValueError("must be left out, unless dead_letter is an exchange")
+            if len(value.encode()) > ROUTING_KEY_BYTES_MAX:
+                raise ValueError(f"must have at most {ROUTING_KEY_BYTES_MAX} bytes")
+        elif key == "children":
+            if len(value) > CHILDREN_MAX:
+                raise ValueError(f"must list at most {CHILDREN_MAX} queues, not {len(value)}")
+            for number, child in enumerate(value):
+                if child in value[:number]:
+                    raise ValueError(f"must not list {child!r} twice")
 
 
 QUEUE_DEFAULT = DestinationPolicy(pattern="/queue/*")
 FANOUT_DEFAULT = DestinationPolicy(pattern="/fanout/*")
 TOPIC_DEFAULT = DestinationPolicy(pattern="/topic/*")
 # These have no policies in files: they live in memory and end with their session.
-TEMPORARY_DEFAULT = QUEUE_DEFAULT.model_copy(
-    update={"pattern": "/temp-queue/*", "durable": False, "delivery_limit": 0, "dead_letter": ""}
+TEMPORARY_DEFAULT = QUEUE_DEFAULT.replace(
+    {"pattern": "/temp-queue/*", "durable": False, "delivery_limit": 0, "dead_letter": ""}
 )
 
 DEFAULTS: Mapping[str, DestinationPolicy] = {

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from pydantic import ValidationInfo, field_validator
-
-from qmq.section import EntryError, Section, refuse
+from qmq.section import Section, WrongValue, refuse
 
 from .policy import DEFAULT_DEAD_LETTER, DEFAULTS, TOPIC_DEFAULT, DestinationPolicy, kind_prefix, last_queue
 
@@ -63,7 +61,7 @@ class PolicyTable:
                 "delivery_limit": 0,
                 "ttl_seconds": 0.0,
             }
-            return policy.model_copy(update=last)
+            return policy.replace(last)
         return policy
 
 
@@ -88,33 +86,31 @@ class DestinationSettings(Section):
             return True
         return self.table.written_for(destination) is not None
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "DestinationSettings":
-        copied = super().model_copy(update=update, deep=deep)
+    def replace(self, values: Mapping[str, Any]) -> "DestinationSettings":
+        copied = super().replace(values)
         copied.__dict__.pop("table", None)  # it belongs to the policies of the original
         return copied
 
-    @field_validator("policies")
     @classmethod
-    def _policies_fit_together(
-        cls, policies: tuple[DestinationPolicy, ...], info: ValidationInfo
-    ) -> tuple[DestinationPolicy, ...]:
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
         """Patterns differ; dead letter queues and children exist."""
-        errors: list[EntryError] = []
+        policies: tuple[DestinationPolicy, ...] = value if key == "policies" else ()
+        errors: list[WrongValue] = []
         table = PolicyTable(policies)
-        create_on_use = info.data.get("create_on_use", True)
+        create_on_use = seen.get("create_on_use", True)
         patterns: set[str] = set()
         for number, policy in enumerate(policies):
             if policy.pattern in patterns:
-                errors.append(((number, "pattern"), policy.pattern, "must not have two policies"))
+                errors.append(WrongValue((number, "pattern"), policy.pattern, "must not have two policies"))
             patterns.add(policy.pattern)
             dead_letter = policy.dead_letter if policy.pattern.startswith("/queue/") else ""
-            for key, name, place in (
+            for what, name, place in (
                 ("dead letter", dead_letter, (number, "dead_letter")),
                 *(("child", child, (number, "children", at)) for at, child in enumerate(policy.children)),
             ):
                 surely = last_queue(name)
                 if surely in ("", DEFAULT_DEAD_LETTER) or create_on_use or table.written_for(surely) is not None:
                     continue
-                errors.append((place, name, f"unknown {key}: must have a policy, because create_on_use is false"))
-        refuse("policies", errors)
-        return policies
+                why = f"unknown {what}: must have a policy, because create_on_use is false"
+                errors.append(WrongValue(place, name, why))
+        refuse(errors)

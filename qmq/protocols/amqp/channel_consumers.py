@@ -122,7 +122,7 @@ class ChannelConsumers:
             "ack": "client-individual" if consumer.needs_ack else "auto",
             "prefetch-count": str(self.state.prefetch or PREFETCH_MAX),
         }
-        said = self._owner.context.policy_of(consumer.queue).model_fields_set
+        said = self._owner.context.policy_of(consumer.queue).set_keys
         if "delivery_limit" not in said:
             headers["delivery-limit"] = "0"
         if "redelivery_seconds_min" not in said:

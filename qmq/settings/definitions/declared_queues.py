@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from pydantic import ValidationError
-
 from qmq.access.rules import RESERVED_NAMES
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.table import RoutingTable
@@ -94,7 +92,7 @@ class DeclaredQueues:
             joined = policy
             if declared is not None:
                 # With a pattern of its own, because policies are distinguished by pattern.
-                joined = join_declared(policy, declared).model_copy(update={"pattern": f"{policy.pattern} {text}"})
+                joined = join_declared(policy, declared).replace({"pattern": f"{policy.pattern} {text}"})
             if len(self._joined) >= CACHED_MAX:
                 self._joined.clear()
             known = self._joined[policy.pattern, text] = (policy, joined)
@@ -328,7 +326,7 @@ class DeclaredQueues:
     def _check_locked(self, queue: str, policy: DestinationPolicy) -> None:
         settings = self._context.settings
         entry = settings.destinations.policy_of(queue)
-        for name in sorted(policy.model_fields_set & entry.model_fields_set - {"pattern"} if entry.locked else ()):
+        for name in sorted(policy.set_keys & entry.set_keys - {"pattern"} if entry.locked else ()):
             if getattr(policy, name) != getattr(entry, name):
                 raise Refused(
                     "locked",
@@ -371,12 +369,12 @@ def _owner(text: str) -> str:
 
 @lru_cache(CACHED_MAX)
 def _lifetime(text: str) -> QueueLifetime | None:
-    if not any(key in text for key in QueueLifetime.model_fields):
+    if not any(key in text for key in QueueLifetime.keys()):
         return None
     value = json.loads(text)
     try:
-        return QueueLifetime.model_validate({key: value[key] for key in QueueLifetime.model_fields if key in value})
-    except ValidationError:
+        return QueueLifetime.read({key: value[key] for key in QueueLifetime.keys() if key in value})
+    except ValueError:
         return None
 
 

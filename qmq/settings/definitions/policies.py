@@ -86,7 +86,7 @@ class PolicyKind:
 
     def changed(self, names: Collection[str]) -> None:
         context = self._context
-        context.settings = context.settings.model_copy(update={"destinations": self.join(self._file).destinations})
+        context.settings = context.settings.replace({"destinations": self.join(self._file).destinations})
         context.policies_changed()
 
     def join(self, file: NodeSettings) -> NodeSettings:
@@ -99,7 +99,7 @@ class PolicyKind:
         left_out += self._unreadable
         unfit = f"left out, because they do not fit together with the others: {', '.join(left_out)}" if left_out else ""
         self._unfit.show([unfit] if unfit else [])
-        return file.model_copy(update={"destinations": destinations})
+        return file.replace({"destinations": destinations})
 
     def log_without_effect(self, changed: Collection[str]) -> None:
         """Log which of these changed keys of the file have no effect, because the mesh has policies of its own."""

@@ -41,7 +41,7 @@ LIMIT: Final = "limit"
 NO_ADMINISTRATOR: Final = "no-administrator"
 """The code of the refusal of a change after which no user of the mesh may change users."""
 
-NO_USER: Final = User.model_construct(name="\0", password_hash=None)
+NO_USER: Final = User(name="none").replace({"name": "\0"})
 """Stands for all users of a mesh that has none any more: a node with users is closed. No login and no certificate can
 have this name.
 """
@@ -83,7 +83,7 @@ class UserDefinitions:
             found["users"] = definitions.read_all(USER, read_user) or (NO_USER,)
         if definitions.is_seeded(PERMISSION):
             found["permissions"] = definitions.read_all(PERMISSION, read_permission)
-        return file.model_copy(update=found)
+        return file.replace(found)
 
     def log_without_effect(self, changed: Collection[str]) -> None:
         """Log which of these changed keys of the file have no effect, because the mesh has users of its own."""
@@ -167,7 +167,7 @@ class UserDefinitions:
         context = self._context
         joined = self.join(self._file)
         found = {"users": joined.users, "permissions": joined.permissions}
-        context.settings = context.settings.model_copy(update=found)
+        context.settings = context.settings.replace(found)
         context.users_changed()
         if joined.users == (NO_USER,):
             log.warning("! no users are left: only the Unix socket and listeners with anonymous = true serve clients")
@@ -220,7 +220,7 @@ class LimitDefinitions:
         definitions = self._context.definitions
         rows = definitions.read_all(LIMIT, read_limit) if definitions.is_seeded(LIMIT) else file.user_limits
         self._table = LimitTable({name_limit(row): row.limits for row in rows})
-        return file.model_copy(update={"user_limits": rows})
+        return file.replace({"user_limits": rows})
 
     def of(self, principal: Principal) -> UserLimits:
         """What counts for this principal, with the groups that it has here."""
@@ -237,5 +237,5 @@ class LimitDefinitions:
 
     def _changed(self, names: Collection[str]) -> None:
         rows = self.join(self._file).user_limits
-        self._context.settings = self._context.settings.model_copy(update={"user_limits": rows})
+        self._context.settings = self._context.settings.replace({"user_limits": rows})
         self._context.user_limits_changed()

@@ -54,7 +54,7 @@ class Browser:
 def tokens_of(folder: Path) -> AuthenticationSettings:
     jwks = write_jwks(folder / "keys.json", jwk(RSA_KEY))
     issued = {"issuer": ISSUER, "audience": AUDIENCE}
-    return AuthenticationSettings.model_validate({"kind": "token", "jwks": jwks, **issued})
+    return AuthenticationSettings.read({"kind": "token", "jwks": jwks, **issued})
 
 
 async def logged_in(rig: Rig, user: str) -> Browser:

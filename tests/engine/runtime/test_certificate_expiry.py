@@ -93,7 +93,7 @@ def test_a_key_of_another_certificate_is_an_error(tmp_path: Path) -> None:
     tls, other = issued(tmp_path / "one", in_days(10)), issued(tmp_path / "other", in_days(10))
 
     with pytest.raises(ssl.SSLError):
-        expiry_of(tls.model_copy(update={"key": other.key}))
+        expiry_of(tls.replace({"key": other.key}))
 
 
 async def test_it_is_reported_before_it_expires_and_afterwards(
@@ -129,8 +129,8 @@ async def test_a_node_checks_the_certificates_of_its_listeners(
     monkeypatch.setattr(HostNetwork, "listen", lambda network, host, port, tls: listen(network, host, port, None))
     rig = Rig()
     (listener,) = rig.settings.stomp
-    with_tls = listener.model_copy(update={"tls": issued(tmp_path, in_days(-1))})
-    rig.settings = rig.settings.model_copy(update={"stomp": (with_tls,)})
+    with_tls = listener.replace({"tls": issued(tmp_path, in_days(-1))})
+    rig.settings = rig.settings.replace({"stomp": (with_tls,)})
     async with rig.run():
         await trio.testing.wait_all_tasks_blocked()
 

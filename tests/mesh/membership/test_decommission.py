@@ -74,7 +74,7 @@ async def test_what_was_wrong_with_the_links_of_a_retired_node_is_over(autojump_
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
         await mesh.stop("c")
-        await mesh.start("c", mesh.peers.model_copy(update={"secret": "another secret of the rig"}))
+        await mesh.start("c", mesh.peers.replace({"secret": "another secret of the rig"}))
         a = mesh.nodes["a"]
         await eventually(lambda: "bad-proof" in [one["code"] for one in present(a)])
 

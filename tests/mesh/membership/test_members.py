@@ -240,16 +240,16 @@ def clone_of(mesh: MeshRig, name: str, host: str) -> Node:
     """A second live node of that name, on a copy of its disk and with a peers file that has its own address."""
     disk = copy_of(mesh.disks[name])
     disk.unlock()
-    peers = mesh.peers.model_copy(
-        update={
+    peers = mesh.peers.replace(
+        {
             "nodes": tuple(
-                peer.model_copy(update={"mesh": peer.mesh._replace(host=host)}) if peer.name == name else peer
+                peer.replace({"mesh": peer.mesh._replace(host=host)}) if peer.name == name else peer
                 for peer in mesh.peers.nodes
             )
         }
     )
     listener = ListenerSettings(address=Address(host, CLIENT_PORT))
-    settings = mesh.settings(name).model_copy(update={"stomp": (listener,), "http": ()})
+    settings = mesh.settings(name).replace({"stomp": (listener,), "http": ()})
     environment = SimulatedWorld(mesh.fabric.network(host), disk, random.Random("a clone"), 0, 0.002)
     store = open_memory_store(disk, node=name, settings=StoreSettings(times_of=times_of))
     return Node(settings, peers, store, environment.environment)

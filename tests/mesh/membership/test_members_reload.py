@@ -157,12 +157,12 @@ def _level(node: Node) -> int:
 def _with_address(peers: PeersFile, name: str, host: str) -> PeersFile:
     assert host_of(0) != host
     nodes = [
-        peer.model_copy(update={"mesh": peer.mesh._replace(host=host)})
+        peer.replace({"mesh": peer.mesh._replace(host=host)})
         if hasattr(peer.mesh, "_replace") and peer.name == name
         else peer
         for peer in peers.nodes
     ]
-    return peers.model_copy(update={"nodes": tuple(nodes)})
+    return peers.replace({"nodes": tuple(nodes)})
 
 
 SHORT = DestinationSettings(policies=(DestinationPolicy(pattern="/queue/jobs", delivery_limit=3),))

@@ -12,7 +12,7 @@ class AmqpMesh(MeshRig):
 
     def settings(self, name: str) -> NodeSettings:
         address = Address(host_of(self.names.index(name)), AMQP_PORT)
-        return super().settings(name).model_copy(update={"amqp": (ListenerSettings(address=address),)})
+        return super().settings(name).replace({"amqp": (ListenerSettings(address=address),)})
 
     async def client(self, name: str, **options: Any) -> AmqpClient:
         """A logged-in client of one node, with channel 1."""

@@ -194,7 +194,7 @@ NOW = EPOCH_US // 1_000_000
 
 def with_tokens(tmp_path: Path) -> dict[str, Any]:
     settings = {"kind": "token", "jwks": write_jwks(tmp_path / "keys.json", jwk(RSA_KEY)), "leeway_seconds": 0.0}
-    tokens = AuthenticationSettings.model_validate({**settings, "issuer": ISSUER, "audience": AUDIENCE})
+    tokens = AuthenticationSettings.read({**settings, "issuer": ISSUER, "audience": AUDIENCE})
     return {"authentication": (AuthenticationSettings(kind="users"), tokens)}
 
 

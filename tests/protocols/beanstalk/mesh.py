@@ -10,7 +10,7 @@ class BeanstalkMesh(MeshRig):
 
     def settings(self, name: str) -> NodeSettings:
         address = Address(host_of(self.names.index(name)), BEANSTALK_PORT)
-        return super().settings(name).model_copy(update={"beanstalk": (BeanstalkListenerSettings(address=address),)})
+        return super().settings(name).replace({"beanstalk": (BeanstalkListenerSettings(address=address),)})
 
     async def client(self, name: str) -> BeanstalkClient:
         """A client of one node."""

@@ -92,7 +92,7 @@ async def test_a_job_of_a_tube_out_of_reach_cannot_be_seen_or_deleted(autojump_c
     rig = BeanstalkRig(listener=listener(user="bob"), users=users, permissions=rows)
     async with rig.run():
         job = await (await rig.client()).put()
-    rig.settings = rig.settings.model_copy(update={"beanstalk": (listener(user="ann"),)})
+    rig.settings = rig.settings.replace({"beanstalk": (listener(user="ann"),)})
     rig.fabric = type(rig.fabric)(rig.fabric.rng)
     async with rig.run():
         client = await rig.client()

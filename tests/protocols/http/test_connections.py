@@ -193,7 +193,7 @@ async def test_a_client_that_leaves_during_its_password_check_is_not_counted(aut
 
 async def test_a_token_counts_until_it_expires(autojump_clock: MockClock, tmp_path: Path) -> None:
     keys = write_jwks(tmp_path / "keys.json", jwk(RSA_KEY))
-    tokens = AuthenticationSettings.model_validate(
+    tokens = AuthenticationSettings.read(
         {"kind": "token", "jwks": keys, "issuer": ISSUER, "audience": AUDIENCE, "leeway_seconds": 0.0}
     )
     now = EPOCH_US // 1_000_000
@@ -220,9 +220,7 @@ async def test_a_newer_token_of_a_connection_is_not_counted_as_another_connectio
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     keys = write_jwks(tmp_path / "keys.json", jwk(RSA_KEY))
-    tokens = AuthenticationSettings.model_validate(
-        {"kind": "token", "jwks": keys, "issuer": ISSUER, "audience": AUDIENCE}
-    )
+    tokens = AuthenticationSettings.read({"kind": "token", "jwks": keys, "issuer": ISSUER, "audience": AUDIENCE})
     now = EPOCH_US // 1_000_000
     rows = (PermissionSettings(group="billing", allow=("send",), destinations=("/queue/q",)),)
     limit = UserLimitSettings(user="*", connections_max=1)

@@ -9,7 +9,7 @@ from tests.node.rig import Client, Rig, eventually, send, subscribe
 from tests.sessions.clients.test_access import may, reloader, users
 
 F, T = "/fanout/v.f", "/topic/v.t"
-USERS = tuple(user.model_copy(update={"groups": ()}) for user in users("victim", "sub", "keeper"))
+USERS = tuple(user.replace({"groups": ()}) for user in users("victim", "sub", "keeper"))
 ROWS = (
     may("victim", "send,subscribe,declare", F, T, "/queue/subscription.*"),
     may("sub", "send,subscribe,declare", "/fanout/v.*", "/topic/v.*", "/queue/subscription.*"),
@@ -93,8 +93,8 @@ async def test_one_of_before_belongs_to_the_first_user_that_continues_it(
     rig = Rig()
     async with rig.run():
         await begin(rig, None, destination)
-    rig.settings = rig.settings.model_copy(
-        update={
+    rig.settings = rig.settings.replace(
+        {
             "users": USERS,
             "permissions": (*ROWS, may("anonymous", "subscribe", "/topic/v.*", "/fanout/v.*", "/queue/*")),
             "stomp": (ListenerSettings(address=rig.settings.stomp[0].address, anonymous=True),),

@@ -67,7 +67,7 @@ async def answers(rig: Rig, user: str | None, frames: tuple[str, ...]) -> list[s
 
 
 def reloader(rig: Rig, **changes: object) -> Reloader:
-    return Reloader(rig.alive, rig.alive.settings, None, lambda: (rig.settings.model_copy(update=changes), None))
+    return Reloader(rig.alive, rig.alive.settings, None, lambda: (rig.settings.replace(changes), None))
 
 
 @pytest.mark.parametrize("user", ["none", "client", "observer", "operator", None])
@@ -347,7 +347,7 @@ async def test_a_user_without_the_right_any_more_gets_no_more_of_the_journal(aut
         reader, other = await log_in(rig, "administrator"), await log_in(rig, "observer")
         assert await answer(reader, subscribe("/system/journal")) == "done"
         assert await answer(other, subscribe("/system/peers")) == "done"
-        lowered = (users("administrator")[0].model_copy(update={"groups": ("observer",)}), *users("observer"))
+        lowered = (users("administrator")[0].replace({"groups": ("observer",)}), *users("observer"))
 
         assert await reloader(rig, users=lowered).reload()
 

@@ -66,13 +66,13 @@ def keys(tmp_path: Path) -> Path:
 
 
 def tokens(keys: Path, **more: Any) -> AuthenticationSettings:
-    return AuthenticationSettings.model_validate(
+    return AuthenticationSettings.read(
         {"kind": "token", "jwks": keys, "issuer": ISSUER, "audience": AUDIENCE, "leeway_seconds": 0.0, **more}
     )
 
 
 def asks(**more: Any) -> AuthenticationSettings:
-    return AuthenticationSettings.model_validate({"kind": "service", **more})
+    return AuthenticationSettings.read({"kind": "service", **more})
 
 
 def rig_with(*authentication: AuthenticationSettings, **more: Any) -> Rig:
@@ -225,7 +225,7 @@ async def test_a_token_stays_when_users_change_unless_its_name_becomes_that_of_a
         users = (ROOT, User(name="bob", password_hash=PASSWORD_HASH))
 
         assert await Reloader(
-            rig.alive, rig.alive.settings, None, lambda: (rig.settings.model_copy(update={"users": users}), None)
+            rig.alive, rig.alive.settings, None, lambda: (rig.settings.replace({"users": users}), None)
         ).reload()
 
         assert (await bob.until_closed())[-1].head.headers["error-code"] == "user-removed"

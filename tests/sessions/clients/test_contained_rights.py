@@ -21,7 +21,7 @@ USERS = users("dec", "victim", "administrator")
 
 
 def rig_of(*rows: object) -> Rig:
-    return Rig(users=tuple(user.model_copy(update={"groups": ()}) for user in USERS[:2]) + USERS[2:], permissions=rows)
+    return Rig(users=tuple(user.replace({"groups": ()}) for user in USERS[:2]) + USERS[2:], permissions=rows)
 
 
 async def log_in(rig: Rig | MeshRig, user: str, *node: str) -> Client:

@@ -16,7 +16,7 @@ def answering_early(rig: Rig) -> Rig:
     """As if its listener said so in the node file."""
     (listener,) = rig.settings.stomp
     early = ListenerSettings(address=listener.address, anonymous=True, receipts_before_commit=True)
-    rig.settings = rig.settings.model_copy(update={"stomp": (early,)})
+    rig.settings = rig.settings.replace({"stomp": (early,)})
     return rig
 
 
@@ -112,7 +112,7 @@ async def test_what_the_user_says_counts_before_what_the_listener_says(
     of_listener: bool, of_user: bool | None, expected: bool
 ) -> None:
     rig = answering_early(Rig()) if of_listener else Rig()
-    user = User.model_construct(name="perl", password_hash="", groups=("client",), receipts_before_commit=of_user)
+    user = User(name="perl", groups=("client",), receipts_before_commit=of_user)
     logins = Logins((), rig.settings.limits, None)  # type: ignore[arg-type]  # nothing here asks the world
     logins.change((user,), rig.settings.limits)
 

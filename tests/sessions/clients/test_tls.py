@@ -118,14 +118,14 @@ async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_de
     rig = Rig()
     async with rig.run():
         node = rig.alive
-        settings = rig.settings.stomp[0].model_copy(
-            update={
+        settings = rig.settings.stomp[0].replace(
+            {
                 "address": rig.settings.stomp[0].address._replace(port=0),
-                "tls": papers.of("node").model_copy(update={"ca": None}),
+                "tls": papers.of("node").replace({"ca": None}),
             }
         )
         node.environment.network = TcpNetwork()
-        limits = node.limits.model_copy(update={"farewell_seconds": 1000.0})
+        limits = node.limits.replace({"farewell_seconds": 1000.0})
         node.limits = limits
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
@@ -200,7 +200,7 @@ async def test_a_certificate_names_the_user_where_the_listener_asks_for_one(
     password_hash = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
     hashes = {"ann": password_hash}
     listed = tuple(User(name=name, password_hash=hashes.get(name), groups=("client",)) for name in users)
-    listener = ListenerSettings.model_validate(
+    listener = ListenerSettings.read(
         {"address": Address(HOST, 0), "tls": papers.of("node"), "certificate_user": source}
     )
     made = papers.authority.issue_cert(names[0], common_name=names[1]) if source == "subject" else None
@@ -238,10 +238,10 @@ async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Pape
     rig = Rig()
     async with rig.run():
         node = rig.alive
-        settings = rig.settings.stomp[0].model_copy(
-            update={
+        settings = rig.settings.stomp[0].replace(
+            {
                 "address": rig.settings.stomp[0].address._replace(port=0),
-                "tls": papers.of("node").model_copy(update={"ca": None}),
+                "tls": papers.of("node").replace({"ca": None}),
             }
         )
         node.environment.network = TcpNetwork()
@@ -340,7 +340,7 @@ async def test_a_dialling_that_is_given_up_leaves_no_socket_open(papers: Papers)
 
 async def test_a_renewed_certificate_is_shown_to_later_connections(papers: Papers) -> None:
     certificates = Certificates()
-    listening = certificates.for_clients(papers.of("node").model_copy(update={"ca": None}))
+    listening = certificates.for_clients(papers.of("node").replace({"ca": None}))
     shown = [await certificate_shown(listening, papers)]
 
     papers.of("node")
@@ -357,7 +357,7 @@ async def test_a_renewed_certificate_is_shown_to_later_connections(papers: Paper
 async def test_a_certificate_is_renewed_with_a_key_of_another_kind(papers: Papers, kinds: tuple[str, str]) -> None:
     before, after = (trustme.KeyType[kind] for kind in kinds)
     certificates = Certificates()
-    listening = certificates.for_clients(papers.of("node", key_type=before).model_copy(update={"ca": None}))
+    listening = certificates.for_clients(papers.of("node", key_type=before).replace({"ca": None}))
 
     renewed = papers.of("node", key_type=after)
     certificates.take_up(certificates.changed())
@@ -383,7 +383,7 @@ async def test_certificates_of_a_removed_authority_are_refused(papers: Papers, t
 async def test_revoked_certificates_are_refused_on_both_sides_from_the_reload_on(papers: Papers) -> None:
     certificates = Certificates()
     own, others = papers.of("a"), papers.of("b")
-    listening, dialling = certificates.for_links(own.model_copy(update={"crl": papers.revoke()}))
+    listening, dialling = certificates.for_links(own.replace({"crl": papers.revoke()}))
     listening_of_b, dialling_of_b = Certificates().for_links(others)
     for ends in ((listening, dialling_of_b, "a"), (listening_of_b, dialling, "b")):
         for end in (await both_ends(*ends))[:2]:
@@ -403,7 +403,7 @@ async def test_revoked_certificates_are_refused_on_both_sides_from_the_reload_on
 
 async def test_a_renewed_certificate_that_cannot_be_used_changes_nothing(papers: Papers) -> None:
     certificates = Certificates()
-    tls = papers.of("node").model_copy(update={"ca": None})
+    tls = papers.of("node").replace({"ca": None})
     listening = certificates.for_clients(tls)
     before = await certificate_shown(listening, papers)
 
@@ -422,7 +422,7 @@ def test_a_file_that_cannot_be_used_is_named(papers: Papers, tmp_path: Path, key
     file = tmp_path / "wrong.pem"
     if text is not None:
         file.write_text(text, "utf-8")
-    tls = papers.of("a").model_copy(update={key: file})
+    tls = papers.of("a").replace({key: file})
 
     for contexts in (Certificates().for_clients, Certificates().for_links):
         with pytest.raises(OSError, match="wrong.pem"):
@@ -433,7 +433,7 @@ def test_certificates_are_no_list_of_revoked_ones(papers: Papers) -> None:
     tls = papers.of("a")
 
     with pytest.raises(OSError, match="ca.pem: no list of revoked certificates"):
-        Certificates().for_clients(tls.model_copy(update={"crl": tls.ca}))
+        Certificates().for_clients(tls.replace({"crl": tls.ca}))
 
 
 def test_a_list_of_revoked_certificates_needs_an_authority(papers: Papers) -> None:

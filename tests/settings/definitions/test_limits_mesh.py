@@ -65,7 +65,7 @@ async def test_the_first_change_writes_the_limits_of_the_file_and_these_count_no
         # The node file says it again, and has no effect.
         node = mesh.nodes["b"]
         other = (UserLimitSettings(user="bob", messages_per_second_max=1),)
-        changed = node.settings.model_copy(update={"user_limits": other})
+        changed = node.settings.replace({"user_limits": other})
         with caplog.at_level(logging.WARNING):
             assert await Reloader(node, node.settings, None, lambda: (changed, None)).reload()
         assert "has no effect: the limits of the mesh apply" in caplog.text
@@ -78,10 +78,10 @@ async def test_a_reload_changes_limits_of_users_and_addresses_at_once(autojump_c
         bob = await mesh.connect("a", login="bob", passcode="secret")
         for update in (
             {"user_limits": (UserLimitSettings(user="bob", messages_per_second_max=10),)},
-            {"limits": node.settings.limits.model_copy(update={"messages_per_second_per_address_max": 10})},
+            {"limits": node.settings.limits.replace({"messages_per_second_per_address_max": 10})},
         ):
             before = node.settings
-            changed = before.model_copy(update=update)
+            changed = before.replace(update)
             assert await Reloader(node, before, None, lambda changed=changed: (changed, None)).reload()
             assert await seconds_for(bob, 30) == pytest.approx(2.0, abs=0.4)
             assert await Reloader(node, changed, None, lambda before=before: (before, None)).reload()

@@ -326,7 +326,7 @@ async def test_a_reload_takes_up_the_schemas_that_the_file_names(autojump_clock:
         node = rig.alive
         await node.definitions.change({SCHEMA: ORDER})
         before = node.settings
-        changed = before.model_copy(update={"destinations": policies(Q)})
+        changed = before.replace({"destinations": policies(Q)})
         assert await Reloader(node, before, None, lambda: (changed, None)).reload()
         assert "bad-body" in await publish(rig, Q, b"text")
 

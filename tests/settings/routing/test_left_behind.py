@@ -21,7 +21,7 @@ STAYS = [
 
 
 def rig_of(kind: type = Rig, *names: str) -> Rig | MeshRig:
-    people = tuple(user.model_copy(update={"groups": ()}) for user in users("ann", "bob"))
+    people = tuple(user.replace({"groups": ()}) for user in users("ann", "bob"))
     return kind(
         *names, users=(*people, *users("administrator")), permissions=(may("ann", ALL, "/*"), may("bob", ALL, "/*"))
     )

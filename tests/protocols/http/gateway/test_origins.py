@@ -11,7 +11,7 @@ from tests.protocols.http.gateway.support import request_of
 
 def origins(host: str = "127.0.0.1", *, is_anonymous: bool = True, **more: tuple[str, ...]) -> Origins:
     """Those of a listener."""
-    listener = HttpListenerSettings.model_validate({"address": Address(host, 61680), "insecure": True, **more})
+    listener = HttpListenerSettings.read({"address": Address(host, 61680), "insecure": True, **more})
     return Origins(listener.served_hosts(is_anonymous), listener.origins)
 
 
