@@ -31,7 +31,6 @@ from qmq.engine.runtime.log_events import about
 from qmq.errors import Refused
 from qmq.gateways.headers import is_said
 from qmq.mesh.peers.peer_json import Facts
-from qmq.model.deletions import Deletion
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 
 log = logging.getLogger("qmq.node")
@@ -88,9 +87,11 @@ async def delete_retained(context: DeleteContext, destination: str, *, is_dry_ru
     return {"messages": 1}
 
 
-def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
-    """Report that these fanouts were deleted, here or on another node, and let the stores delete their logs."""
-    for one in deletions:
+def note_deletions(context: DeletionContext, out: Outcome) -> None:
+    """Report which fanouts `out` deletes, here or on another node, and let the stores delete their logs."""
+    if not out.deletions:
+        return
+    for one in out.deletions:
         context.counts.fanouts.pop(one.destination, None)
         by = one.dot.origin.node
         extra = about("fanout-deleted", destination=one.destination, by=by)

@@ -13,6 +13,7 @@ from qmq.admin.system import SystemTopics
 from qmq.broker.consumers.outcome import Outcome
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.commit.receipts import Receipts
+from qmq.engine.commit_path import CommitPath
 from qmq.engine.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
 from qmq.engine.runtime.waker import Waker
 from qmq.gateways.rules import Rules
@@ -30,7 +31,6 @@ from qmq.mesh.repair.quarantine_restore import QuarantineRestore
 from qmq.mesh.repair.queue_store import QueueStoreRepair
 from qmq.model.dots import Origin, Vector
 from qmq.model.members import Membership
-from qmq.node.commit_path import CommitPath
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues

@@ -68,6 +68,10 @@ class Node(NodeParts):
         if recovered.lost_positions:
             self.add_event("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 
+    def _is_leaving(self, session_id: int) -> bool:
+        session = self.sessions.get(session_id)
+        return session is None or session.finishing
+
     # Running
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -75,7 +79,7 @@ class Node(NodeParts):
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self.commits.run)
+                nursery.start_soon(self.commit_path.run)
                 nursery.start_soon(self.beats.run)
                 nursery.start_soon(self.system.run)
                 nursery.start_soon(self.checkpoints.run)

@@ -5,7 +5,7 @@ node has each part as an attribute, and what parts need of each other as methods
 them. All of it is one module, because the order in which parts are built is what it decides.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from qmq.access.rules import Principal
 from qmq.admin.console.requests import ConsoleRequests, is_of_console
 from qmq.admin.control import control_response
 from qmq.admin.counts import DestinationCounts
-from qmq.admin.inspection.recent_settles import RecentSettles
+from qmq.admin.deletion import note_deletions
 from qmq.admin.mesh_jobs import MeshJobs
 from qmq.admin.policies import Policies, broker_limits, wire_limits
 from qmq.admin.status import peers_of
@@ -31,7 +31,9 @@ from qmq.engine.checkpoint.queue_count import QueueCount
 from qmq.engine.checkpoint.queue_pager import QueuePager
 from qmq.engine.commit.commits import Commits
 from qmq.engine.commit.receipts import Receipts
+from qmq.engine.commit.recent_settles import RecentSettles
 from qmq.engine.commit.replica_acks import ReplicaAcks
+from qmq.engine.commit_path import CommitPath
 from qmq.engine.deadline_timer import DeadlineTimer
 from qmq.engine.runtime.certificate_expiry import CertificateExpiry
 from qmq.engine.runtime.certificates import Certificates
@@ -55,7 +57,6 @@ from qmq.mesh.repair.queue_store import QueueStoreRepair
 from qmq.model.dots import Vector
 from qmq.model.members import Membership
 from qmq.node.bound_queues import BoundQueues
-from qmq.node.commit_path import CommitPath
 from qmq.node.definition_effects import DefinitionEffects
 from qmq.node.mesh_host import MeshHost
 from qmq.node.peer_requests import CALLS, respond
@@ -63,7 +64,6 @@ from qmq.node.services import NodeServices
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.replication.protocol.handshake import SHARED_BODIES
 from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.admission import Admission
 from qmq.sessions.clients.authentication import login_checks
@@ -152,15 +152,7 @@ class NodeParts(NodeServices):
             limits=broker_limits(limits),
         )
         self.replay = Replay(self.broker)
-        commit_path = self.commit_path = CommitPath(self)
-        self.slot = commit_path.slot
-        self.commit_slot = commit_path.commit_slot
-        self.after_delivery = commit_path.after_delivery
-        self.submit = commit_path.submit
-        self.received_vector = commit_path.received_vector
-        self.durable_vector = commit_path.durable_vector
-        self.committed_end = commit_path.committed_end
-        self.journal_grew = commit_path.journal_grew
+        self.commits = Commits(journal, limits.commit_pending_bytes_max)
         self.message_of = self.replay.message_of
         self.start_hold = StartHold(self)
         self.takeover = Takeover(self, settings.mesh)
@@ -228,9 +220,6 @@ class NodeParts(NodeServices):
                 settings.mesh.interest_confirm_seconds,
                 self.takeover.settled_through,
             ),
-            self.beats,
-            put=lambda answer: self.dispatcher.put_receipt(answer),
-            flush=lambda: self.dispatcher.flush(),
             refuses=settings.mesh.receipt_short == "refuse",
         )
         self.dispatcher: Dispatcher = Dispatcher(
@@ -238,27 +227,14 @@ class NodeParts(NodeServices):
             self.fanout_subscribers,
             self.buffers,
             self.retained_delivery,
-            self.commit_path.settle_written,
-            self.commit_path.begin_time,
+            self.receipts,
+            self.beats,
             outbox_bytes_max=limits.outbox_bytes_max,
             body_bytes_max=limits.body_bytes_max,
             spawn=self.spawn,
-            receipts=self.receipts,
             totals=self.broker.totals,
         )
         self.flush = self.dispatcher.flush
-        self.commits = Commits(
-            self.store.journal,
-            self.broker,
-            self.environment,
-            pending_bytes_max=limits.commit_pending_bytes_max,
-            shares_bodies=lambda: self.mesh is None or SHARED_BODIES in self.mesh.features_of_all,
-            before_commit=self.dispatcher.before_commit,
-            after_commit=self.dispatcher.after_commit,
-            flush=self.dispatcher.flush,
-            on_short=lambda: self.checkpoints.ran_short(),
-        )
-        self.flushed = self.commits.flushed
         self.browsing = Browsing(self)
         self.journal_reads = JournalReads(self)
         self.dispatcher.browse = self._serve_apart
@@ -299,6 +275,7 @@ class NodeParts(NodeServices):
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
+        self._build_commit_path()
         self.console = ConsoleRequests(self)
         self.check_damage = DamageReport(self).check
         self.checkpoint_done = self.incarnation_gc.checkpoint_done
@@ -309,6 +286,37 @@ class NodeParts(NodeServices):
         self.schedule_repair = self.catch_up.schedule
         self.hold_back = self.start_hold.hold_back
         self.repaired = self.start_hold.release
+
+    def _build_commit_path(self) -> None:
+        path = self.commit_path = CommitPath(
+            self.broker,
+            self.environment,
+            self.commits,
+            self.queue_pager,
+            self.checkpoints,
+            self.deadline_timer,
+            self.recent_settles,
+            self.dispatcher,
+        )
+        path.guard(self.takeover.check)
+        path.follow(self.system.decided)
+        path.follow(partial(note_deletions, self))
+        path.follow(self.definitions.decided)
+        path.follow(self.queue_lifetimes.decided)
+        self.slot = path.slot
+        self.commit_slot = path.commit_slot
+        self.submit = path.submit
+        self.flushed = path.flushed
+        self.received_vector = path.received_vector
+        self.durable_vector = path.durable_vector
+        self.committed_end = path.committed_end
+
+    def after_delivery(self, session: int, do: Callable[[], None]) -> None:
+        self.dispatcher.selecting.after_delivery(session, do)
+
+    async def journal_grew(self, position: int) -> None:
+        self.check_damage()  # Each reader of a log calls this at its end.
+        await self.commits.grew(position)
 
     def _build_mesh(self, peers: PeersFile | None) -> None:
         host = self.host = MeshHost(self)
@@ -353,10 +361,6 @@ class NodeParts(NodeServices):
         from qmq.protocols.http.part import WebPart
 
         return WebPart(self)
-
-    def _is_leaving(self, session_id: int) -> bool:
-        session = self.sessions.get(session_id)
-        return session is None or session.finishing
 
     def _serve_apart(self, subscription: Subscription) -> None:
         """Serve a subscription in a task of its own."""
@@ -408,10 +412,6 @@ class NodeParts(NodeServices):
     @property
     def is_catching_up(self) -> bool:
         return self.mesh is not None and bool(self.peer_names) and self.mesh.is_catching_up
-
-    @property
-    def is_missing_rows(self) -> bool:
-        return self.queue_store_repair.is_behind
 
     def rows_searched_for(self) -> Collection[MissingRange]:
         return self.queue_store_repair.searched_for

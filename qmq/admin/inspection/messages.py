@@ -17,12 +17,12 @@ from qmq.admin.inspection.message_search import (
     record_in_fanouts,
     search_journal,
 )
-from qmq.admin.inspection.recent_settles import RecentSettles
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import properties_of
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.checkpoint.queue_pager import FAR_US
+from qmq.engine.commit.recent_settles import RecentSettles
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import AdminQuery, Count, Row, Text

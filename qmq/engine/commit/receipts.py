@@ -1,19 +1,18 @@
 """Responses on their way to their sessions: held back until enough other disks have the records that they confirm.
 
-`ReplicaAcks` decides; this adds the clock, the bound that makes a fast sender wait, and the delivery. A peer's report
+`ReplicaAcks` decides; this adds the clock and the bound that makes a fast sender wait. A peer's report
 arrives in the middle of another decision. So the responses that it frees are delivered at the next flush, not at once.
+Methods return what is to be put into outboxes now.
 """
 
 import logging
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
 from qmq.engine.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
-from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
 from qmq.replication.links.routes import Routes
@@ -22,27 +21,12 @@ log = logging.getLogger("qmq.receipts")
 
 
 class Receipts:
-    """`put` puts a response into its session's outbox, `flush` sends what was put. With `refuses`, a response with too
-    few replica acks becomes an ERROR.
-    """
+    """With `refuses`, a response with too few replica acks becomes an ERROR."""
 
-    def __init__(
-        self,
-        replica_acks: ReplicaAcks,
-        heartbeats: Heartbeats,
-        *,
-        put: Callable[[PendingReceipt], None],
-        flush: Callable[[], None],
-        refuses: bool = False,
-    ) -> None:
+    def __init__(self, replica_acks: ReplicaAcks, *, refuses: bool = False) -> None:
         self._replica_acks = replica_acks
-        self._heartbeats = heartbeats
-        self._put = put
-        self._flush = flush
         self._refuses = refuses
         self._freed: list[PendingReceipt] = []
-        self._watched = -1
-        self._due = math.inf
         self.interest: Routes | None = None
         self._room = trio.lowlevel.ParkingLot()
 
@@ -51,27 +35,31 @@ class Receipts:
         while self._replica_acks.waiting_bytes >= WAITING_BYTES_MAX:
             await self._room.park()
 
-    def deliver(self, out: Outcome) -> None:
-        """Respond to the session of `out`, whose records are durable here: now, or when enough replicas have them."""
-        self.send_freed()
+    def due_now(self, out: Outcome) -> list[PendingReceipt]:
+        """The responses to the session of `out`, whose records are durable here, as far as enough replicas have them.
+
+        The others wait.
+        """
+        ready = self.freed()
         now = trio.current_time()
         for answer in answers_of(out):
             if answer.level == HEARD and self.interest is not None:
                 answer.sequence = self.interest.version
                 answer.waits = int(self.interest.confirmed < answer.sequence)
             if self._replica_acks.ask(answer, now):
-                self._put(answer)
-        self._watch()
+                ready.append(answer)
+        return ready
 
-    def send_early(self, out: Outcome) -> None:
-        """Send those receipts of `out` that wait for nothing; they must be its first, and none may wait before them."""
+    def early(self, out: Outcome) -> list[PendingReceipt]:
+        """Those receipts of `out` that wait for nothing; they must be its first, and none may wait before them."""
         if out.levels[0] != (0, ACCEPTED) or self._replica_acks.holds(out.session):
-            return
-        self.send_freed()
+            return []
+        ready = self.freed()
         count = out.levels[1][0] if len(out.levels) > 1 else len(out.receipts)
-        self._put(PendingReceipt(out.session, out.receipts[:count]))
+        ready.append(PendingReceipt(out.session, out.receipts[:count]))
         out.receipts = out.receipts[count:]
         out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
+        return ready
 
     def enrol(self, peers: Iterable[str]) -> None:
         """Set the peers whose disks count from now on."""
@@ -93,13 +81,14 @@ class Receipts:
         if self.interest is not None:
             self._freed += self._replica_acks.interest_confirmed(self.interest.confirmed)
 
-    def send_freed(self) -> None:
-        """Put the responses that reports of peers have freed."""
-        if self._freed:
-            freed, self._freed = self._freed, []
-            for answer in freed:
-                self._put(answer)
+    def freed(self) -> list[PendingReceipt]:
+        """The responses that reports of peers have freed since the last call."""
+        freed = self._freed
+        if freed:
+            self._freed = []
             self._room.unpark_all()
+            return freed
+        return []
 
     def mark_short(self, answer: PendingReceipt, encoder: Encoder, keep_open: bool) -> None:
         """Mark the receipts of a response that has too few replica acks.
@@ -120,14 +109,13 @@ class Receipts:
         else:
             answer.frames = errors + answer.frames
 
-    def _watch(self) -> None:
-        due = self._replica_acks.next_deadline
-        if due is not None and due < self._due:
-            self._heartbeats.forget(self._watched)
-            self._due = due
-            self._watched = self._heartbeats.watch(due, self._expire)
+    @property
+    def next_deadline(self) -> float | None:
+        """The time at which `expire` has something to do; None: nothing waits."""
+        return self._replica_acks.next_deadline
 
-    def _expire(self, now: float) -> float | None:
+    def expire(self, now: float) -> None:
+        """Free the responses that have waited long enough. The caller flushes."""
         was_short = self._replica_acks.short
         owners = self._replica_acks.short_owners
         self._freed += self._replica_acks.expire(now)
@@ -140,10 +128,6 @@ class Receipts:
                 "receipts report that, and do not wait now",
                 ", ".join(self._replica_acks.short_owners),
             )
-        self._flush()
-        due = self._replica_acks.next_deadline
-        self._due = math.inf if due is None else due
-        return due
 
 
 def _shortage(answer: PendingReceipt) -> list[tuple[str, str]]:

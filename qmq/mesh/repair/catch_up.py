@@ -25,6 +25,7 @@ from qmq.engine.runtime.contexts import Committing
 from qmq.engine.runtime.retry_until_space import when_space_is_free
 from qmq.errors import MeshError
 from qmq.mesh.repair.engine import RepairContext, RepairTask, Sink, Taken, ask_in_turn
+from qmq.mesh.repair.queue_store import QueueStoreRepair
 from qmq.mesh.repair.requests import DOTS_AT_ONCE, RepairResponder, ResponderContext, ask_settled, ask_subscriptions
 from qmq.model.dots import Dot, Origin
 from qmq.replication.mesh import Mesh
@@ -43,14 +44,12 @@ log = logging.getLogger("qmq.catch_up")
 
 
 class CatchUpContext(RepairContext, ResponderContext, Committing, Protocol):
+    queue_store_repair: QueueStoreRepair
+
     def hold_back(self) -> None:
         """Deliver nothing of the queues until `repaired`."""
 
     def repaired(self) -> None: ...
-
-    @property
-    def is_missing_rows(self) -> bool:
-        """Whether the queue store still waits for messages of peers (`queue_store_repair`)."""
 
 
 class CatchUp(RepairTask, Sink):
@@ -76,7 +75,7 @@ class CatchUp(RepairTask, Sink):
 
     async def _round(self) -> float:
         links = self.links
-        if self.is_stale and not self._context.member_names and not self._context.is_missing_rows:
+        if self.is_stale and not self._context.member_names and not self._context.queue_store_repair.is_behind:
             # No member can know more than this node.
             await self._end()
         if links is None:
@@ -99,7 +98,7 @@ class CatchUp(RepairTask, Sink):
             await ask_in_turn(context, self, todo.missing, todo.peers, is_all=not todo.peers)
             if not self._is_postponed:
                 return True
-        if self.is_stale and not self._waits_for_gaps(links) and not context.is_missing_rows:
+        if self.is_stale and not self._waits_for_gaps(links) and not context.queue_store_repair.is_behind:
             if not self._unchecked:
                 # An earlier incarnation was interrupted, or no peer responded: each reachable peer is asked.
                 self._unchecked.update(dict.fromkeys(links.reachable()))

@@ -5,6 +5,7 @@ in one pass are flushed together at its end, so each client gets one send per pa
 the broker has requeued what they had in flight.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -19,9 +20,12 @@ from qmq.broker.messages.totals import COUNTED_KINDS, NodeTotals
 from qmq.broker.selectors import Selector, selected
 from qmq.engine.commit.receipts import Receipts
 from qmq.engine.commit.replica_acks import PendingReceipt
+from qmq.engine.commit_path import CommitPath
+from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
 from qmq.replication.mesh import Mesh
+from qmq.replication.protocol.handshake import SHARED_BODIES
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
@@ -37,8 +41,8 @@ SETTLE_ROUNDS_MAX = 8
 
 
 class Dispatcher:
-    """Passes effects to sessions, fanout subscribers and links. `settle_written` is called with deliveries that count
-    as settled because they are with the kernel (`auto` subscriptions).
+    """Passes effects to sessions, fanout subscribers and links. Deliveries that count as settled because they are with
+    the kernel (`auto` subscriptions) return to the commit path.
     """
 
     def __init__(
@@ -47,23 +51,25 @@ class Dispatcher:
         fanout_subscribers: FanoutSubscribers,
         buffers: SubscriberBuffers,
         retained_delivery: RetainedDelivery,
-        settle_written: Callable[[list[Delivery]], None],
-        begin_time: Callable[[list[Delivery]], list[Delivery]],
+        receipts: Receipts,
+        beats: Heartbeats,
         *,
         outbox_bytes_max: int,
         body_bytes_max: int,
         spawn: Callable[[Callable[[], object]], None],
-        receipts: Receipts,
         totals: NodeTotals,
     ) -> None:
         self._sessions = sessions
         self._totals = totals
         self._receipts = receipts
+        self._beats = beats
+        # When receipts run short of time, and the watch for that.
+        self._receipts_due = math.inf
+        self._receipts_watch = -1
         self._fanout_subscribers = fanout_subscribers
         self._buffers = buffers
         self._retained_delivery = retained_delivery
-        self._settle_written = settle_written
-        self._begin_time = begin_time
+        self._commits: CommitPath | None = None
         self._spawn = spawn
         self._outbox_bytes_max = outbox_bytes_max
         # Queue messages are held back long before that: they are limited by the consumer's credit, not by its
@@ -78,6 +84,21 @@ class Dispatcher:
         self.mesh: Mesh | None = None
         self.browse: Callable[[Subscription], None] | None = None
 
+    @property
+    def shares_bodies(self) -> bool:
+        """Whether every member reads batches with shared bodies."""
+        return self.mesh is None or SHARED_BODIES in self.mesh.features_of_all
+
+    def begin(self, commits: CommitPath) -> None:
+        """Called once, by the commit path whose effects these are."""
+        self._commits = commits
+
+    async def slot(self, session: int, *, asks: bool) -> None:
+        """Wait until the effects of what `session` has decided leave room for more."""
+        await self.selecting.delivered(session)
+        if not asks:
+            await self._receipts.slot()
+
     def before_commit(self, out: Outcome) -> None:
         """Deliver the effects that need no durability. `flush` follows."""
         mesh = self.mesh
@@ -89,7 +110,7 @@ class Dispatcher:
         if out.begins and (session := self._sessions.get(out.session)) is not None:
             session.outbox.await_answer()
         if out.levels and out.is_first:
-            self._receipts.send_early(out)
+            self._put_receipts(self._receipts.early(out))
         for joined, since in out.retained_delivery:
             self._retained_delivery.begin(joined, since)
         if out.selector_cost or self.selecting.behind:
@@ -131,7 +152,8 @@ class Dispatcher:
             for subscription, deliveries in out.deliveries_after.items():
                 self._send_queue(subscription, deliveries)
             if out.has_answers:
-                self._receipts.deliver(out)
+                self._put_receipts(self._receipts.due_now(out))
+                self._watch_receipts()
             if mesh is not None:
                 for peer, messages in out.peer_deliveries.items():
                     mesh.lend(peer, messages)
@@ -155,7 +177,7 @@ class Dispatcher:
 
     def flush(self) -> None:
         """One send per touched client; then `auto` deliveries whose bytes have left count as settled."""
-        self._receipts.send_freed()
+        self._put_receipts(self._receipts.freed())
         self._touched.update(self._fanout_subscribers.touched)
         self._fanout_subscribers.touched.clear()
         if self._retained_delivery.touched:
@@ -180,13 +202,14 @@ class Dispatcher:
         # A settle makes room for more deliveries, whose flush comes back here: a loop, not a recursion.
         if self._settling:
             return
+        assert self._commits is not None
         self._settling = True
         try:
             rounds = 0
             while self._written and rounds < SETTLE_ROUNDS_MAX:
                 rounds += 1
                 written, self._written = self._written, []
-                self._settle_written(written)
+                self._commits.settle_written(written)
         finally:
             self._settling = False
         if self._written and not self._settles_later:
@@ -198,6 +221,24 @@ class Dispatcher:
         await trio.lowlevel.checkpoint()
         self._settles_later = False
         self._settle_all()
+
+    def _put_receipts(self, answers: list[PendingReceipt]) -> None:
+        for answer in answers:
+            self.put_receipt(answer)
+
+    def _watch_receipts(self) -> None:
+        due = self._receipts.next_deadline
+        if due is not None and due < self._receipts_due:
+            self._beats.forget(self._receipts_watch)
+            self._receipts_due = due
+            self._receipts_watch = self._beats.watch(due, self._expire_receipts)
+
+    def _expire_receipts(self, now: float) -> float | None:
+        self._receipts.expire(now)
+        self.flush()
+        due = self._receipts.next_deadline
+        self._receipts_due = math.inf if due is None else due
+        return due
 
     def put_receipt(self, answer: PendingReceipt) -> None:
         """Put a response into the outbox of its session; `flush` follows."""
@@ -274,7 +315,7 @@ class Dispatcher:
         if session is None or subscription.closed or session.finishing:
             return
         if subscription.is_timed:
-            deliveries = self._begin_time(deliveries)
+            deliveries = self._started(deliveries)
             if not deliveries:
                 return
         self._touched[session] = None
@@ -290,9 +331,13 @@ class Dispatcher:
             return
         self._put_queue(session, subscription, deliveries)
 
+    def _started(self, deliveries: list[Delivery]) -> list[Delivery]:
+        assert self._commits is not None
+        return self._commits.begin_time(deliveries)
+
     def _put_queue(self, session: ClientSession, subscription: Subscription, deliveries: list[Delivery]) -> None:
         if subscription.is_timed:
-            deliveries = self._begin_time(deliveries)
+            deliveries = self._started(deliveries)
         name = subscription.destination
         totals = self._totals.by_name.get(name) or self._totals.begin(name)
         subscription.delivered += len(deliveries)

@@ -311,6 +311,11 @@ class LiveDefinitions:
             self._record(Definition(change.key, after, None, change.version), out)
         context.submit(out)
 
+    def decided(self, out: Outcome) -> None:
+        """Whatever was decided: definitions may have changed."""
+        if self.news:
+            self.publish()
+
     def publish(self) -> None:
         """Let the kinds follow what has changed. Never waits."""
         by_kind: dict[str, list[str]] = {}

@@ -19,6 +19,7 @@ from typing import Annotated, ClassVar, Final, Protocol
 import trio
 from msgspec import Meta, Struct
 
+from qmq.broker.consumers.outcome import Outcome
 from qmq.config.destinations.declared import QueueLifetime
 from qmq.engine.runtime.contexts import Engine, MeshPeers, Reporting, Tasks
 from qmq.engine.runtime.heartbeats import Heartbeats
@@ -125,6 +126,11 @@ class QueueLifetimes:
             state.until = until
             state.used_at = trio.current_time()
             self._look(name, state)
+
+    def decided(self, out: Outcome) -> None:
+        """Whatever was decided: consumers may have come or left."""
+        if self._context.broker.queues.consumers_changed:
+            self.consumers_changed()
 
     def consumers_changed(self) -> None:
         """Consumers of queues that end by themselves have come or left, here or on a peer."""

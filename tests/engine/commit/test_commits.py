@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import trio
@@ -10,7 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.engine.commit.commits import Commits
-from qmq.model.dots import Origin
+from qmq.engine.commit_path import CommitPath
+from qmq.model.dots import Origin, Vector
 
 pytestmark = pytest.mark.trio
 
@@ -30,42 +32,42 @@ class SlowDisk:
         self.end += sum(map(len, batches))
         return self.end
 
+    def vector(self) -> Vector:
+        return {}
+
+    def now_us(self) -> int:
+        return 0
+
     async def run_commit(self, call: Callable[[], Any]) -> Any:
         await self.answer.wait()
         return call()
 
 
-def commits_on(disk: Any) -> Commits:
-    return Commits(
-        disk,
-        Broker(B, 1),
-        disk,
-        pending_bytes_max=BOUND,
-        shares_bodies=lambda: False,
-        before_commit=lambda out: None,
-        after_commit=lambda group, begin: None,
-        flush=lambda: None,
-        on_short=lambda: None,
-    )
+def commits_on(disk: Any) -> tuple[Commits, CommitPath]:
+    other: Any = Mock()
+    other.slot = AsyncMock()
+    other.shares_bodies = other.needs_checkpoint.return_value = False
+    commits = Commits(disk, BOUND)
+    return commits, CommitPath(Broker(B, 1), disk, commits, other, other, other, other, other)
 
 
 async def test_records_of_a_fast_peer_wait_for_a_slow_disk_and_not_in_memory() -> None:
     disk = SlowDisk()
-    commits = commits_on(disk)
+    commits, path = commits_on(disk)
     last = 0
 
     async def link() -> None:
         nonlocal last
         while last < 100:
-            await commits.slot()
+            await path.slot()
             last += 1
             out = Outcome()
             out.batches.append((A, last, bytes(BOUND)))
-            commits.submit(out)
+            path.submit(out)
             await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(commits.run)
+        nursery.start_soon(path.run)
         nursery.start_soon(link)
         await wait_all_tasks_blocked()
         assert last == 1

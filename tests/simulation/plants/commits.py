@@ -8,8 +8,9 @@ from unittest.mock import patch
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.engine.commit.commits import RECEIPT_BYTES, Commits
+from qmq.engine.commit.commits import RECEIPT_BYTES
 from qmq.engine.commit.replica_acks import PendingReceipt, ReplicaAcks
+from qmq.engine.commit_path import CommitPath
 from qmq.model.dots import Origin
 from qmq.record_codec import encode_group
 from qmq.sessions.delivery.effect_dispatcher import Dispatcher
@@ -44,11 +45,12 @@ def sent_before_fsync() -> Iterator[None]:
         journal._settings = replace(journal._settings, sync="never")
         return append_synced(journal, *arguments, **settings)
 
-    async def commit(commits: Commits, group: list[Outcome]) -> None:
-        batches = encode_group(commits._broker.origin, group, commits._shares_bodies())
+    async def commit(path: CommitPath, group: list[Outcome]) -> None:
+        commits, delivery = path._commits, path._delivery
+        batches = encode_group(path._broker.origin, group, delivery.shares_bodies)
         begin = commits.committed_end
         if batches:
-            commits.committed_end = commits._journal.append(batches, settle_only=True)
+            commits.committed_end = commits.journal.append(batches, settle_only=True)
         answers: list[Outcome] = []
         for out in group:
             answer = Outcome(out.session)
@@ -57,39 +59,39 @@ def sent_before_fsync() -> Iterator[None]:
             answer.ending, out.ending = out.ending, False
             answers.append(answer)
             commits.pending_bytes -= out.record_bytes + RECEIPT_BYTES
-        commits._after_commit(group, begin)
-        commits._flush()
+        delivery.after_commit(group, begin)
+        delivery.flush()
         commits._progress.unpark_all()
         with trio.CancelScope(shield=True):
-            await commits._environment.run_blocking(commits._journal.sync)
+            await path._environment.run_blocking(commits.journal.sync)
         for out in group:
             left = commits._waiting_sessions[out.session] - 1
             if left:
                 commits._waiting_sessions[out.session] = left
             else:
                 del commits._waiting_sessions[out.session]
-        commits._after_commit(answers, commits.committed_end)
-        commits._flush()
-        commits._delivered += len(group)
-        commits._progress.unpark_all()
+        delivery.after_commit(answers, commits.committed_end)
+        delivery.flush()
+        commits.delivered(group)
 
-    with patch.object(Journal, "append", append), patch.object(Commits, "_commit", commit):
+    with patch.object(Journal, "append", append), patch.object(CommitPath, "_commit", commit):
         yield
 
 
 @seeded_bug(Family.CRASHES, "I1", "I7", seed=10)
 def receipt_before_append() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
-    submit = Commits.submit
+    before_commit = Dispatcher.before_commit
 
-    def submit_early(commits: Commits, out: Outcome) -> None:
+    def deliver_early(dispatcher: Dispatcher, out: Outcome) -> None:
         if out.receipts:
             answer = Outcome(out.session)
             answer.receipts, out.receipts = out.receipts, []
-            commits._after_commit([answer], commits.committed_end)
-        submit(commits, out)
+            assert dispatcher._commits is not None
+            dispatcher.after_commit([answer], dispatcher._commits.committed_end())
+        before_commit(dispatcher, out)
 
-    with patch.object(Commits, "submit", submit_early):
+    with patch.object(Dispatcher, "before_commit", deliver_early):
         yield
 
 

@@ -10,9 +10,9 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.topics import retained
 from qmq.broker.topics.router import TopicRouter
+from qmq.engine.commit_path import CommitPath
 from qmq.errors import MeshError
 from qmq.model.dots import Origin, Vector
-from qmq.node.commit_path import CommitPath
 from qmq.replication.anti_entropy.acceptance import NOT_HERE, Acceptance
 from qmq.replication.anti_entropy.feed import JournalFeed, Read
 from qmq.replication.links.registry import LinkRegistry

@@ -11,9 +11,7 @@ entry names several connections, of which one had the message.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
-
-from qmq.sessions.clients.session import ClientSession
+from typing import Any, Final, Protocol
 
 RECENT_MAX: Final = 20_000
 """Decisions; about 2 MB."""
@@ -23,10 +21,20 @@ NAMED_MAX: Final = 16
 """Connections of one entry."""
 
 
+class Settling(Protocol):
+    """A connection, as operators know it."""
+
+    @property
+    def user(self) -> str | None: ...
+
+    @property
+    def peer_address(self) -> str: ...
+
+
 class RecentSettles:
     """Of the present life of this node."""
 
-    def __init__(self, node: str, sessions: Mapping[int, ClientSession]) -> None:
+    def __init__(self, node: str, sessions: Mapping[int, Settling]) -> None:
         self._node = node
         self._sessions = sessions
         # (last record, first record, session or sessions), in the order of the journal.
