@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # Room of qmq → the rooms that it may import, besides itself. A room is a package, a loose module, or one of the folders
 # of a protocol; a file belongs to the longest name that begins its path. Exhaustive, in the order of the layers.
 GROUND = {"errors", "model"}
-RULES = GROUND | {"access", "wire", "broker", "gateways"}
+RULES = GROUND | {"access", "verbs", "wire", "broker", "gateways"}
 ENGINE = RULES | {
     "config",
     "definitions",
@@ -36,6 +36,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "section": {"address"},
     "model": {"errors"},
     "access": {"errors"},
+    "verbs": {"errors", "access"},
     "auth": {"errors", "access"},
     "config": {"errors", "access", "address", "auth", "model", "section"},
     "definitions": GROUND | {"config"},
@@ -43,10 +44,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "broker": GROUND,
     "storage": GROUND | {"definitions"},
     "environment": GROUND,
-    "gateways": GROUND | {"access", "wire", "broker"},
+    "gateways": GROUND | {"access", "verbs", "wire", "broker"},
     "record_codec": GROUND | {"definitions", "broker", "storage"},
     "replication": GROUND | {"definitions", "environment", "wire", "broker", "storage", "record_codec"},
-    "engine": ENGINE - {"access", "wire", "definitions"},
+    "engine": ENGINE - {"access", "verbs", "wire", "definitions"},
     "mesh": ENGINE,
     "settings": ENGINE | {"mesh"},
     "sessions": SESSIONS,
@@ -116,6 +117,7 @@ MUST_NOT_IMPORT: Mapping[str, set[str]] = {
     **dict.fromkeys(CODECS, CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"}),
     "model/": CLOCKS_AND_CHANCE | THE_SYSTEM,
     "access/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
+    "verbs/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
     "broker/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
     "storage/": CLOCKS_AND_CHANCE | THE_SYSTEM,
     **dict.fromkeys(GATEWAYS, CLOCKS_AND_CHANCE | THE_SYSTEM),

@@ -7,10 +7,9 @@ before, and None allows all of them, on a node without users. So a SEND costs on
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from qmq.access.requests import CONTROL, EXCHANGE, KINDS, NO_HEADERS, Effect, Need, needs_of, of_system
 from qmq.access.rules import ANONYMOUS, ROLES, Action, Patterns, Permission, Principal
 from qmq.errors import Refused
 
@@ -20,7 +19,24 @@ NOT_ALLOWED: Final = "not-allowed"
 REMEMBERED_MAX: Final = 10_000
 """Destinations to which a principal has sent; at the bound they are forgotten and decided again."""
 
+EXCHANGE: Final = "/exchange/"
+KINDS: Final = ("/queue/", "/topic/", "/fanout/", EXCHANGE)
 SYSTEM: Final = "/system/"
+
+SYSTEM_TOPICS: Final[Mapping[str, Action]] = {
+    "/system/events": Action.OBSERVE,
+    "/system/peers": Action.OBSERVE,
+    "/system/journal": Action.SUBSCRIBE,
+}
+"""What a SUBSCRIBE needs; to others `administer`. The journal has the bodies of all destinations."""
+
+
+class Need(NamedTuple):
+    """A right that a request needs. `or_any`: any other action on the same destination does as well."""
+
+    action: Action
+    about: str
+    or_any: bool = False
 
 
 class Rights:
@@ -101,21 +117,18 @@ class Rights:
     def check_subscribe(self, destination: str) -> None:
         """`check` for a SUBSCRIBE. A temporary queue of one's own is always allowed."""
         if destination.startswith(SYSTEM):
-            self.check(*of_system(destination))
+            self.check(SYSTEM_TOPICS.get(destination, Action.ADMINISTER), destination)
         elif destination.startswith(KINDS):
             self.check(Action.SUBSCRIBE, destination)
 
-    def check_control(
-        self, destination: str, headers: Mapping[str, str] = NO_HEADERS, effect: Effect | None = None
-    ) -> None:
-        """`check` of all that a request to a control destination needs (`needs_of`)."""
-        assert destination.startswith(CONTROL), destination
-        for need in needs_of(destination, headers, effect):
+    def check_needs(self, needs: Iterable[Need]) -> None:
+        """`check` of all that a request needs."""
+        for need in needs:
             self.check_need(need)
 
-    def may_control(self, destination: str, headers: Mapping[str, str], effect: Effect) -> bool:
-        """Whether `check_control` finds nothing to refuse."""
-        return all(self.has(need) for need in needs_of(destination, headers, effect))
+    def has_all(self, needs: Iterable[Need]) -> bool:
+        """Whether `check_needs` finds nothing to refuse."""
+        return all(map(self.has, needs))
 
 
 def _preposition(action: Action) -> str:

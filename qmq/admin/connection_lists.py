@@ -5,7 +5,6 @@ from typing import Protocol
 
 from qmq.admin.inspection.connections import (
     REASON_CHARS_MAX,
-    ROWS_MAX,
     ConnectionRows,
     ConnectionsCall,
     ConnectionsContext,
@@ -19,17 +18,18 @@ from qmq.errors import Refused
 from qmq.mesh.peers.calls import Replies
 from qmq.mesh.peers.peer_json import Facts
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.mesh.peers.verb_request import VerbRequest, header_number
+from qmq.verbs.nodes import Connections, Kick, Links
+from qmq.verbs.verb import Verb, VerbRequest
 
 
 class ListContext(ConnectionsContext, Protocol):
     peer_rpc: PeerRpc
 
 
-async def list_connections(context: ListContext, asked: VerbRequest) -> Facts:
-    """One page of connections, ordered by node and number. Raises Refused for a bad `limit` or `after`."""
-    limit = header_number(asked.headers, "limit", ROWS_MAX, 1, ROWS_MAX, " of rows")
-    call = ConnectionsCall(**_named(asked), limit=limit, after=asked.headers.get("after", ""))
+async def list_connections(context: ListContext, asked: VerbRequest[Connections]) -> Facts:
+    """One page of connections, ordered by node and number. Raises Refused for a bad `after`."""
+    limit = asked.options.limit
+    call = ConnectionsCall(**_named(asked), limit=limit, after=asked.options.after)
 
     async def page() -> Facts:
         replies = await context.peer_rpc.ask_all(call, is_mesh=asked.is_mesh)
@@ -42,37 +42,38 @@ async def list_connections(context: ListContext, asked: VerbRequest) -> Facts:
         end = rows[limit - 1]["id"] if len(rows) > limit else end
         return {**facts, "rows": rows[:limit], **({"next": end} if end else {})}
 
-    return await rated(asked.headers, page)
+    return await rated(asked.options.rate_seconds, page)
 
 
-async def list_links(context: ListContext, asked: VerbRequest) -> Facts:
+async def list_links(context: ListContext, asked: VerbRequest[Links]) -> Facts:
     """All links, as each node sees its own."""
 
     async def read() -> Facts:
         return _together(asked, "links", await context.peer_rpc.ask_all(LinksCall(), is_mesh=asked.is_mesh))
 
-    return await rated(asked.headers, read)
+    return await rated(asked.options.rate_seconds, read)
 
 
-async def kick(context: ListContext, asked: VerbRequest) -> Facts:
+async def kick(context: ListContext, asked: VerbRequest[Kick]) -> Facts:
     """End the connections that are named, but not that of the request."""
     named = _named(asked)
     if not named:
         raise Refused("missing-header", "kick names connections: /control/kick/ID, or the header user or address.")
-    reason = asked.headers.get("reason", "no reason given")[:REASON_CHARS_MAX]
+    reason = asked.options.reason[:REASON_CHARS_MAX]
     # Else the client that asks would get no response.
     but = f"{context.origin.node}/{asked.session}"
     call = KickCall(**named, reason=reason, but=but, is_dry_run=asked.is_dry_run)
     return _together(asked, "connections", await context.peer_rpc.ask_all(call, is_mesh=asked.is_mesh))
 
 
-def _named(asked: VerbRequest) -> Mapping[str, str]:
+def _named(asked: VerbRequest[Connections | Kick]) -> Mapping[str, str]:
     """The connections that a request names."""
-    named = {name: asked.headers[name] for name in ("user", "address") if name in asked.headers}
-    return {**named, **({"id": asked.about.removeprefix("/")} if asked.about else {})}
+    options, id = asked.options, asked.about.removeprefix("/") or None
+    named = (("user", options.user), ("address", options.address), ("id", id))
+    return {name: one for name, one in named if one is not None}
 
 
-def _together(asked: VerbRequest, counted: str, replies: Replies[ConnectionRows] | Replies[LinkRows]) -> Facts:
+def _together(asked: VerbRequest[Verb], counted: str, replies: Replies[ConnectionRows] | Replies[LinkRows]) -> Facts:
     """The rows of one node or of all."""
     found, missing = replies
     facts: Facts = {counted: sum([getattr(one, counted) for one in found.values()])}

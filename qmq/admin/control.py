@@ -1,21 +1,20 @@
-"""Control requests: SENDs to control destinations, for one node, or with `scope:mesh` for all nodes.
-
-The response is in the headers of the RECEIPT. With `reply-to` a message with a JSON body follows as well, which has
-room for long lists. The requests that count are those of ocamlmq, with its header names.
+"""The verbs that count and list: status, conditions, destinations and subscribers, of one node or of all.
 
 Each node responds about itself, and the node of the client merges the responses. Counts are summed; rows of one
 destination become one row. Fanouts are the exception: every node has a copy of the same messages, so the largest count
-is taken. If a node does not respond in time, its share is missing, and the response names that node.
+is taken. If a node does not respond in time, its share is missing, and the response names that node. The requests that
+count are those of ocamlmq, with its header names.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import trio
 from msgspec import Meta
 
+from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.admin.counts import (
     OLDEST,
@@ -28,19 +27,17 @@ from qmq.admin.counts import (
     row_key,
     subscribers_of,
 )
-from qmq.admin.definitions import DEFINITIONS, UNDERSTOOD_DEFINITIONS, definitions_response
 from qmq.admin.fanout_lag import DURABLES, FanoutLagContext, durable_facts, subscribers_page
 from qmq.admin.status import STATUS_BYTES_MAX, StatusContext, public_answer, status_answer
-from qmq.admin.totals import SINCE, Row, facts_of_totals, rate_seconds, rates_between
-from qmq.admin.verbs import CONTROL, VERBS, VerbContext, run_verb, verb_of
+from qmq.admin.totals import SINCE, Row, facts_of_totals, rates_between
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
-from qmq.gateways.headers import is_said
 from qmq.mesh.peers.calls import Facts, PeerCall, Text, need
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.mesh.peers.verb_request import ControlResponse, VerbRequest, header_number, is_for_mesh
-from qmq.settings.definitions.live import LiveDefinitions
-from qmq.settings.routing.left_behind import LeftBehindContext
+from qmq.mesh.peers.verb_request import ControlResponse
+from qmq.verbs.nodes import Status
+from qmq.verbs.table import needs_of
+from qmq.verbs.verb import CONTROL, VerbRequest
 
 STATUS = "/control/status"
 COUNT_MESSAGES = "/control/count-msgs"
@@ -66,23 +63,6 @@ FACTS: Mapping[str, str] = {
     CONDITIONS: "conditions",
 }
 """The name of each fact in the response; headers have a hyphen where it has an underscore."""
-
-UNDERSTOOD = ", ".join(
-    [
-        STATUS,
-        CONDITIONS,
-        PAST,
-        *(f"{CONTROL}{verb.form}" for verb in VERBS.values()),
-        LIST_SUBSCRIBERS,
-        *UNDERSTOOD_DEFINITIONS,
-        *(
-            f"{request}/{'|'.join(kind.name.lower() for kind in kinds)}/NAME"
-            for request, kinds in QUESTIONS.items()
-            if kinds
-        ),
-    ]
-)
-"""For an error: `/control/count-subscribers/queue|topic|fanout/NAME`."""
 
 ROWS_DEFAULT = 100
 ROWS_MAX = 1000
@@ -138,51 +118,41 @@ EVERY = "/"
 KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
 
 
-class ControlContext(FanoutLagContext, StatusContext, VerbContext, LeftBehindContext, Protocol):
-    definitions: LiveDefinitions
+class ControlContext(FanoutLagContext, StatusContext, Protocol):
     peer_rpc: PeerRpc
 
+    @property
+    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
 
-async def control_response(
-    context: ControlContext,
-    headers: Mapping[str, str],
-    check_right: Callable[[str, Mapping[str, str]], None],
-    principal: Principal | None = None,
-    address: str = "",
-    session: int = 0,
-    body: bytes = b"",
-) -> ControlResponse:
-    """The response of the node to a SEND of `principal`, from `address`, in this session, with these headers and body.
 
-    `check_right` raises Refused when the client may not make this request. A client without the right for the status
-    gets the names of node and software. If its header `about` names a fanout that it may follow, it gets the position
-    where that begins: the message-ids there show as much. Raises Refused for an unknown request, too.
+async def status(context: ControlContext, asked: VerbRequest[Status]) -> ControlResponse:
+    """The status of this node. A client without the right for it gets the names of node and software. If its header
+    `about` names a fanout that it may follow, it gets the position where that begins: the message-ids there show as
+    much.
     """
-    destination = headers["destination"]
-    is_mesh = is_for_mesh(headers)
-    seconds = rate_seconds(headers)
-    if destination == STATUS:
-        if is_mesh:
-            raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
-        try:
-            check_right(destination, headers)
-        except Refused:
-            about = headers.get("about", "")
-            is_follower = about.startswith("/fanout/") and context.rights_of(principal).allows(Action.SUBSCRIBE, about)
-            status = public_answer(context, has_position=is_follower)
-        else:
-            await context.counts.refresh()
-            status = status_answer(context, await _node_rates(context, seconds))
-        return ControlResponse({"status": status}, status.encode())
-    check_right(destination, headers)
-    if destination.startswith(DEFINITIONS):
-        user = None if principal is None else principal.name
-        return await definitions_response(context, headers, body, user, address)
-    verb = verb_of(destination)
-    if verb is not None:
-        about = destination.removeprefix(f"{CONTROL}{verb}")
-        return await run_verb(context, VerbRequest(verb, about, headers, principal, address, session, body))
-    request = parse_request(destination, headers)
+    if asked.is_mesh:
+        raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
+    rights = context.rights_of(asked.principal)
+    if rights.has_all(needs_of(STATUS)):
+        await context.counts.refresh()
+        text = status_answer(context, await _node_rates(context, asked.options.rate_seconds))
+    else:
+        about = asked.options.about
+        is_follower = about.startswith("/fanout/") and rights.allows(Action.SUBSCRIBE, about)
+        text = public_answer(context, has_position=is_follower)
+    return ControlResponse({"status": text}, text.encode())
+
+
+async def respond(context: ControlContext, asked: VerbRequest[Any]) -> ControlResponse:
+    """The response to the other verbs. Raises Refused."""
+    facts = await merged_facts(
+        context, request_of(asked), getattr(asked.options, "rate_seconds", 0), is_mesh=asked.is_mesh
+    )
+    return _answer(facts, in_body="reply-to" in asked.headers)
+
+
+async def merged_facts(context: ControlContext, request: ControlRequest, seconds: int = 0, *, is_mesh: bool) -> Facts:
+    """The facts of this node or of all, with rates over `seconds` if not 0."""
     rates: dict[str, dict[str, float]] = {}
     began = trio.current_time()
     found, missing = await context.peer_rpc.ask_all(request, is_mesh=is_mesh)
@@ -201,7 +171,7 @@ async def control_response(
         facts["nodes_answered"] = len(found)
         if missing:
             facts["nodes_missing"] = missing
-    return _answer(facts, in_body="reply-to" in headers)
+    return facts
 
 
 async def _node_rates(context: ControlContext, seconds: int) -> Facts:
@@ -231,30 +201,22 @@ def _rates(
     return {key: rates_between(began[key], row, seconds) for row in samples[1] if (key := row_key(row)) in began}
 
 
-def parse_request(destination: str, headers: Mapping[str, str]) -> ControlRequest:
-    """The request that a SEND contains. Raises Refused."""
-    if destination in (CONDITIONS, PAST):
-        return ControlRequest(CONDITIONS, destination, headers.get("after", ""), _limit(headers))
-    if destination == LIST_SUBSCRIBERS:
-        return ControlRequest(LIST_SUBSCRIBERS, EVERY, headers.get("after", ""), _limit(headers))
-    for what, kinds in QUESTIONS.items():
-        if not destination.startswith(f"{what}/"):
-            continue
-        about = destination.removeprefix(what)
-        if what == LIST:
-            about = about.removesuffix("*") if about.count("/") > 1 else f"{about}/"
-            known = any(about.startswith(prefix) for prefix in KINDS)
-        else:
-            known = kind_of(about) in kinds
-        if known:
-            return ControlRequest(
-                what, about, headers.get("after", ""), _limit(headers), what == LIST and is_said(headers, "oldest")
-            )
-    raise Refused("bad-destination", f"Control destinations are {UNDERSTOOD}.")
-
-
-def _limit(headers: Mapping[str, str]) -> int:
-    return header_number(headers, "limit", ROWS_DEFAULT, 1, ROWS_MAX, " of rows")
+def request_of(asked: VerbRequest[Any]) -> ControlRequest:
+    """What each node is asked. Raises Refused."""
+    what, about, options = f"{CONTROL}{asked.verb}", asked.about, asked.options
+    known = about in ("", "/past") if what == CONDITIONS else what == LIST_SUBSCRIBERS and not about
+    if known:
+        about = asked.destination if what == CONDITIONS else EVERY
+    elif what == LIST:
+        about = about.removesuffix("*") if about.count("/") > 1 else f"{about}/"
+        known = any(about.startswith(prefix) for prefix in KINDS)
+    else:
+        known = kind_of(about) in QUESTIONS[what]
+    if not known:
+        raise Refused("bad-destination", f"The request is {CONTROL}{options.form}.")
+    if what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS):
+        return ControlRequest(what, about)
+    return ControlRequest(what, about, options.after, options.limit, what == LIST and options.oldest)
 
 
 async def respond_here(context: ControlContext, request: ControlRequest) -> Facts:

@@ -12,7 +12,6 @@ this node; with `quorum:true` when a majority has it, or after some seconds with
 everything is checked and nothing changes.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import argon2
@@ -25,18 +24,10 @@ from qmq.definitions.rabbitmq import ImportTarget
 from qmq.definitions.rabbitmq_users import clear_passwords
 from qmq.environment import Environment
 from qmq.errors import Refused
-from qmq.gateways.headers import is_said
 from qmq.mesh.peers.verb_request import ControlResponse, encode_fact, joined_facts, json_object
 from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
 from qmq.settings.routing.left_behind import LeftBehindContext, left_behind
-
-DEFINITIONS: Final = "/control/definitions/"
-
-UNDERSTOOD_DEFINITIONS: Final = (
-    f"{DEFINITIONS}list/KIND",
-    f"{DEFINITIONS}get|put|delete/KIND/NAME",
-    f"{DEFINITIONS}export|import",
-)
+from qmq.verbs.verb import CONTROL, Verb, VerbRequest
 
 HEADER_BYTES_MAX: Final = 64 << 10
 """Of a response in the RECEIPT; a longer one is in the body only."""
@@ -52,24 +43,22 @@ class DefinitionsControlContext(LeftBehindContext, Protocol):
     system: SystemTopics
 
 
-async def definitions_response(
-    context: DefinitionsControlContext, headers: Mapping[str, str], body: bytes, user: str | None, address: str
-) -> ControlResponse:
-    """The response to a SEND of `user`. Raises Refused; then nothing has changed anywhere.
+async def definitions_response(context: DefinitionsControlContext, asked: VerbRequest[Verb]) -> ControlResponse:
+    """The response to a request. Raises Refused; then nothing has changed anywhere.
 
     A change is an event of the audit, without the values.
     """
-    live = context.definitions
+    live, body = context.definitions, asked.body
 
     async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
         stays = await left_behind(context, changes)
         facts |= {"left_behind": stays} if stays else {}
-        done = await _change(live, changes, headers, user, facts)
+        done = await _change(live, changes, asked, facts)
         said = {name: fact for name, fact in done.items() if name not in ("left_out", "left_behind")}
-        context.system.audit(f"definitions-{verb}", user=user, address=address, **said)
+        context.system.audit(f"definitions-{verb}", user=asked.user, address=asked.address, **said)
         return await _response(done)
 
-    verb, _, path = headers["destination"].removeprefix(DEFINITIONS).partition("/")
+    verb, path = asked.verb.removeprefix("definitions/"), asked.about.removeprefix("/")
     if verb == "export" and not path:
         return await _response({"document": document(_lasting(live))})
     if verb == "import" and not path:
@@ -96,16 +85,16 @@ async def definitions_response(
             return await _response({**facts, "value": found})
         value = json_object(body, str(key)) if verb == "put" else None
         return await change({key: value}, facts)
-    raise Refused("bad-destination", f"Requests about definitions are {', '.join(UNDERSTOOD_DEFINITIONS)}.")
+    raise Refused("bad-destination", f"The request is {CONTROL}{asked.options.form}.")
 
 
 async def _change(
-    live: LiveDefinitions, changes: Changes, headers: Mapping[str, str], user: str | None, facts: dict[str, Any]
+    live: LiveDefinitions, changes: Changes, asked: VerbRequest[Any], facts: dict[str, Any]
 ) -> dict[str, Any]:
-    if is_said(headers, "dry-run"):
+    if asked.is_dry_run:
         live.check(changes)
         return {**facts, "dry_run": True}
-    report = await live.change(changes, user, quorum=is_said(headers, "quorum"))
+    report = await live.change(changes, asked.user, quorum=asked.options.quorum)
     done = {**facts, "changed": report.changed, "dry_run": False}
     return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
 

@@ -13,7 +13,6 @@ With `dry-run:true` the response is the same, and nothing changes.
 """
 
 import logging
-from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -29,9 +28,9 @@ from qmq.broker.messages.message import Envelope, Retain
 from qmq.engine.runtime.contexts import Committing, Engine
 from qmq.engine.runtime.log_events import about
 from qmq.errors import Refused
-from qmq.gateways.headers import is_said
 from qmq.mesh.peers.peer_json import Facts
 from qmq.settings.definitions.declared_queues import DeclaredQueues
+from qmq.verbs.queues import Delete
 
 log = logging.getLogger("qmq.node")
 
@@ -105,20 +104,18 @@ class QueueDeletionContext(Protocol):
     mesh_jobs: MeshJobs
 
 
-async def delete_queue(
-    context: QueueDeletionContext, queue: str, headers: Mapping[str, str], user: str | None
-) -> Facts:
+async def delete_queue(context: QueueDeletionContext, queue: str, options: Delete, user: str | None) -> Facts:
     """Delete `queue` as the request says. Raises Refused if it has consumers, unless the request is forced, and
     if a file locks what is defined of it; then nothing has changed. A consumer that comes while messages are settled
     keeps what is defined, and the rest of the messages.
     """
     jobs = context.mesh_jobs
-    is_forced, is_dry_run = is_said(headers, "force"), is_said(headers, "dry-run")
+    is_forced, is_dry_run = options.force, options.dry_run
     context.declared_queues.check_deletion(queue)
     is_defined = bool(context.declared_queues.definitions_of(queue))
     job = BulkJob(verb="delete", queue=queue, id=jobs.new_id(), is_dry_run=True, is_forced=is_forced)
     facts = _unless_consumed(await jobs.everywhere(job))
-    if is_said(headers, "if-empty") and (facts["messages"] or facts["nodes_missing"]):
+    if options.if_empty and (facts["messages"] or facts["nodes_missing"]):
         missing = f", and {', '.join(facts['nodes_missing'])} did not answer" if facts["nodes_missing"] else ""
         raise Refused("not-empty", f"{queue} has {facts['messages']} messages that wait{missing}.")
     if not is_dry_run:

@@ -10,7 +10,6 @@ from typing import ClassVar, Final, Literal, Protocol
 
 import msgspec
 
-from qmq.access.requests import Effect
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.admin.bulk_jobs import UNKNOWN
@@ -23,9 +22,11 @@ from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.durable_headers import check_owner
 from qmq.mesh.peers.calls import Facts, PeerCall, Text, need
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.mesh.peers.verb_request import VerbRequest
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
+from qmq.verbs.messages import Get, Peek, Trace
+from qmq.verbs.table import needs_of
+from qmq.verbs.verb import Effect, Verb, VerbRequest
 
 FIND_SECONDS: Final = 10.0
 """For a search of the stores of all peers together."""
@@ -33,7 +34,6 @@ FIND_SECONDS: Final = 10.0
 HIDDEN: Final = "?"
 """In place of the name of a destination."""
 
-PEEK_DEFAULT: Final = 10
 PEEK_MAX: Final = 1000
 
 
@@ -84,15 +84,14 @@ class MeshMessagesContext(MessagesContext, Protocol):
     def rights_of(self) -> Callable[[Principal | None], Rights]: ...
 
 
-async def peek(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
+async def peek(context: MeshMessagesContext, asked: VerbRequest[Peek]) -> Facts:
     """A page of the messages of a destination. Memory-only ones of all nodes come first."""
     about = asked.about
     if is_pattern(about):
         raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
     _check_owner(context, asked, about)
     context.queue_lifetimes.used(about)
-    count = min(asked.messages_max or PEEK_DEFAULT, PEEK_MAX)
-    offset = asked.offset
+    count, offset = min(asked.options.count, PEEK_MAX), asked.options.offset
     if kind_of(about) is not DestinationKind.QUEUE:
         return {"offset": offset, **await messages.peek(context, about, count, offset)}
     rows, more, left, missing = await _memory_only(context, about, count, offset)
@@ -140,7 +139,7 @@ async def _memory_only(
     return rows, False, offset, missing
 
 
-async def get(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
+async def get(context: MeshMessagesContext, asked: VerbRequest[Get]) -> Facts:
     """One message by its id, of the first node that has it. Raises Refused if no node that answers does, and for a
     client that may not read its destination.
     """
@@ -161,7 +160,7 @@ async def get(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
     return facts
 
 
-async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
+async def trace(context: MeshMessagesContext, asked: VerbRequest[Trace]) -> Facts:
     """What journals say of a message, and what each node says of the present. Raises Refused for a client that may not
     observe its destination; other destinations that it may not observe are HIDDEN.
     """
@@ -199,12 +198,14 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest) -> Facts:
     return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
 
 
-def _check_found(context: MeshMessagesContext, asked: VerbRequest, destination: str) -> None:
+def _check_found(context: MeshMessagesContext, asked: VerbRequest[Verb], destination: str) -> None:
     """A message-id says nothing of the destination, and can be guessed."""
-    context.rights_of(asked.principal).check_control(asked.destination, asked.headers, Effect(found=destination))
+    context.rights_of(asked.principal).check_needs(
+        needs_of(asked.destination, asked.headers, Effect(found=destination))
+    )
 
 
-def _check_owner(context: MeshMessagesContext, asked: VerbRequest, destination: str) -> None:
+def _check_owner(context: MeshMessagesContext, asked: VerbRequest[Verb], destination: str) -> None:
     """What a durable subscription holds is for the user that began it."""
     if is_own_name(destination):
         owner = context.declared_queues.begun_by(destination) or ""

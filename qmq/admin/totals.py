@@ -10,21 +10,14 @@ from typing import Any, Final
 import trio
 
 from qmq.broker.messages.totals import NAMES, NodeTotals, Totals
-from qmq.mesh.peers.verb_request import header_number
 
 SINCE: Final = "counted_since_us"
-RATE_SECONDS_MAX: Final = 5
 RATE: Final = "_per_second"
 RATED: Final = (*NAMES, "bytes_in", "bytes_out")
 """Fields that get a rate wherever they are."""
 
 Row = dict[str, str | int | float]
 """One line of a list, ready for JSON."""
-
-
-def rate_seconds(headers: Mapping[str, str]) -> int:
-    """For how long the request wants rates to be measured; 0: it wants none. Raises Refused."""
-    return header_number(headers, "rate-seconds", 0, 1, RATE_SECONDS_MAX)
 
 
 def facts_of_totals(totals: Totals) -> dict[str, int]:
@@ -47,9 +40,8 @@ def rates_between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: 
     return {f"{name}{RATE}": round(growth / seconds, 1) for name, growth in grown.items() if growth >= 0}
 
 
-async def rated(headers: Mapping[str, str], read: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-    """The facts that `read` returns, with `rows` that have an `id`; and the rates of each, if the request wants any."""
-    seconds = rate_seconds(headers)
+async def rated(seconds: int, read: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """The facts that `read` returns, with `rows` that have an `id`; and the rates of each over `seconds`, if not 0."""
     began, facts = trio.current_time(), await read()
     if seconds:
         await trio.sleep(seconds)

@@ -17,37 +17,31 @@ from .. import __version__
 from ..build import BUILD
 from .lazy import LazyGroup, Table
 
-# Name → the module of the command, and its first line of help: shown without an import.
-# A test compares the two.
+# Name → the module of the command, and its first line of help: shown without an import. Without that line, it is the
+# command of a verb, whose declaration has the help.
 COMMANDS: Table = {
     "serve": ("qmq.cli.serve:serve", "Run one node until it is stopped."),
     "mesh": ("qmq.cli.mesh:mesh", "Show and change a mesh; start and stop one on this machine."),
     "send": ("qmq.cli.send:send", "Send messages to a destination."),
     "listen": ("qmq.cli.listen:listen", "Print the messages of a destination as they arrive."),
     "status": ("qmq.cli.status:status", "Show the status of a node."),
-    "conditions": (
-        "qmq.cli.admin.conditions:conditions",
-        "Show the present conditions of all nodes, the most severe first.",
-    ),
+    "conditions": ("qmq.cli.admin.conditions:conditions", ""),
     "queues": ("qmq.cli.admin.queues:queues", "List, declare and delete queues."),
-    "topics": ("qmq.cli.listing:topics", "List topics and patterns with subscribers, and topics with totals."),
-    "fanouts": ("qmq.cli.listing:fanouts", "List fanouts with a log or subscribers."),
-    "subscribers": ("qmq.cli.listing:subscribers", "List the subscribers of a destination."),
-    "purge": ("qmq.cli.admin.bulk:purge", "Settle the messages of a queue that wait, on all nodes."),
-    "move": ("qmq.cli.admin.bulk:move", "Move the messages of a queue that wait to another queue."),
-    "redrive": ("qmq.cli.admin.bulk:redrive", "Move dead letters back to the queues they came from."),
-    "delete": ("qmq.cli.admin.delete:delete", "Delete a queue, a fanout, or the last value of a topic, on all nodes."),
-    "pause": ("qmq.cli.admin.bulk:pause", "Pause the delivery or the acceptance of a queue, on all nodes."),
-    "resume": ("qmq.cli.admin.bulk:resume", "Resume a paused queue, on all nodes."),
-    "peek": ("qmq.cli.admin.messages:peek", "Show messages of a destination, with headers and bodies."),
-    "get": ("qmq.cli.admin.messages:get", "Show one message, by its message-id."),
-    "trace": (
-        "qmq.cli.admin.messages:trace",
-        "Show what has become of a message.",
-    ),
-    "connections": ("qmq.cli.admin.connections:connections", "List the connections of clients, on all nodes."),
-    "links": ("qmq.cli.admin.connections:links", "List the links between the nodes, as each node sees them."),
-    "kick": ("qmq.cli.admin.connections:kick", "End connections of clients, by ID, user or address, on all nodes."),
+    "topics": ("qmq.cli.admin.listing:topics", "List topics and patterns with subscribers, and topics with totals."),
+    "fanouts": ("qmq.cli.admin.listing:fanouts", "List fanouts with a log or subscribers."),
+    "subscribers": ("qmq.cli.admin.listing:subscribers", "List the subscribers of a destination."),
+    "purge": ("qmq.cli.admin.bulk:purge", ""),
+    "move": ("qmq.cli.admin.bulk:move", ""),
+    "redrive": ("qmq.cli.admin.bulk:redrive", ""),
+    "delete": ("qmq.cli.admin.delete:delete", ""),
+    "pause": ("qmq.cli.admin.bulk:pause", ""),
+    "resume": ("qmq.cli.admin.bulk:resume", ""),
+    "peek": ("qmq.cli.admin.messages:peek", ""),
+    "get": ("qmq.cli.admin.messages:get", ""),
+    "trace": ("qmq.cli.admin.messages:trace", ""),
+    "connections": ("qmq.cli.admin.connections:connections", ""),
+    "links": ("qmq.cli.admin.connections:links", ""),
+    "kick": ("qmq.cli.admin.connections:kick", ""),
     "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
     "policies": ("qmq.cli.admin.definitions:policies", "List, set and delete the policies of destinations."),
     "schemas": ("qmq.cli.admin.definitions:schemas", "List, show, set and delete the Avro schemas of a mesh."),
@@ -67,7 +61,29 @@ COMMANDS: Table = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+class Root(LazyGroup):
+    """The commands of the table, and those of verbs that name a command."""
+
+    def summaries(self) -> dict[str, str]:
+        from qmq.verbs.table import VERBS  # Only for help: other commands start without it.
+
+        known = {
+            name: text or str(VERBS[name].__doc__).partition("\n")[0] for name, text in super().summaries().items()
+        }
+        return {
+            **known,
+            **{verb.command: str(verb.__doc__).partition("\n")[0] for verb in VERBS.values() if verb.command},
+        }
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        from qmq.cli.admin.verb import plain_commands
+
+        return plain_commands().get(cmd_name)
+
+
+@click.group(cls=Root, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="qmq", message=f"%(prog)s %(version)s ({BUILD} Python)")
 def main() -> None:
     """QMQ: a masterless mesh of equal message-broker nodes for any STOMP client.

@@ -33,8 +33,12 @@ class LazyGroup(click.Group):
         super().__init__(*arguments, **attributes)
         self._table = table
 
+    def summaries(self) -> dict[str, str]:
+        """Name → first line of help."""
+        return {name: summary for name, (_, summary) in self._table.items()}
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._table)
+        return list(self.summaries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._table:
@@ -47,7 +51,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
+            formatter.write_dl(list(self.summaries().items()))
 
     def invoke(self, ctx: click.Context) -> object:
         try:

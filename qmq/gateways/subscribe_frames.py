@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from qmq.access.requests import Effect
 from qmq.access.rights import Rights
 from qmq.access.rules import RESERVED_NAMES, Action
 from qmq.broker.broker import Broker
@@ -31,6 +30,8 @@ from qmq.gateways.headers import (
 )
 from qmq.gateways.rules import Rules
 from qmq.gateways.words import check_subscribe_words
+from qmq.verbs.table import needs_of
+from qmq.verbs.verb import Effect
 from qmq.wire.stomp import Head, Version
 
 BYTES_OF_COST = 5
@@ -197,7 +198,7 @@ class SubscribeFrames:
         if head.command == "SUBSCRIBE":
             if bound.source:
                 effect = Effect(is_private=bool(bound.owner))
-                self._rights.check_control(f"/control/bind{bound.queue}", {"source": bound.source}, effect)
+                self._rights.check_needs(needs_of(f"/control/bind{bound.queue}", {"source": bound.source}, effect))
             check_subscribe_words(headers, DestinationKind.QUEUE, is_bound=bool(bound.source))
             self._check_headers(bound.queue, headers)
         else:

@@ -13,6 +13,7 @@ from qmq.settings.definitions.declared_queues import KIND as QUEUE
 from qmq.settings.definitions.live import LiveDefinitions, Value
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
 from qmq.settings.routing.definitions import BINDING
+from qmq.verbs.queues import Delete
 
 
 class BoundContext(QueueDeletionContext, Protocol):
@@ -54,4 +55,4 @@ class BoundQueues:
 
     async def delete(self, bound: BoundQueue, user: str | None) -> None:
         """Delete the queue, its messages and its binding, on all nodes, also with consumers. Raises Refused."""
-        await delete_queue(self._context, bound.queue, {"force": "true"}, user)
+        await delete_queue(self._context, bound.queue, Delete(force=True), user)

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 import trio
 
 from qmq import __version__
-from qmq.access.requests import NO_HEADERS
 from qmq.access.rules import Principal
-from qmq.admin.console.requests import ConsoleRequests, is_of_console
-from qmq.admin.control import control_response
+from qmq.admin.console.requests import ConsoleRequests
 from qmq.admin.counts import DestinationCounts
 from qmq.admin.deletion import note_deletions
 from qmq.admin.mesh_jobs import MeshJobs
 from qmq.admin.policies import Policies, broker_limits, wire_limits
 from qmq.admin.status import peers_of
 from qmq.admin.system import SystemTopics
+from qmq.admin.verbs import control_response
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import JOURNAL
@@ -96,6 +95,8 @@ from qmq.settings.routing.definitions import RoutingDefinitions, VhostDefinition
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
+from qmq.verbs.table import needs_of
+from qmq.verbs.verb import NO_HEADERS
 from qmq.wire.stomp import HeadCaches
 
 if TYPE_CHECKING:
@@ -374,15 +375,12 @@ class NodeParts(NodeServices):
     async def answer(
         self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes = b""
     ) -> ControlResponse:
-        check = partial(self.check_right, principal)
-        if is_of_console(headers):
-            return await self.console.respond(headers, body, principal, check)
-        return await control_response(self, headers, check, principal, address, session, body)
+        return await control_response(self, headers, principal, address, session, body)
 
     def check_right(
         self, principal: Principal | None, destination: str, headers: Mapping[str, str] = NO_HEADERS
     ) -> None:
-        self.rights_of(principal).check_control(destination, headers)
+        self.rights_of(principal).check_needs(needs_of(destination, headers))
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from qmq.admin.console.queue_pages import FirstsCall, RowsCall
 from qmq.admin.console.requests import AuditCall, ConsoleRequests, HistoryCall, OverviewCall
-from qmq.admin.control import ControlContext, ControlRequest, respond_here
+from qmq.admin.control import ControlRequest, respond_here
 from qmq.admin.inspection.connections import ConnectionsCall, KickCall, LinksCall, connection_rows, kick, link_rows
 from qmq.admin.inspection.messages import MemoryMessagesCall, WhereaboutsCall, memory_messages, whereabouts
 from qmq.admin.mesh_jobs import JobCall
 from qmq.admin.mesh_messages import MessageCall, message_facts
+from qmq.admin.verbs import VerbContext
 from qmq.engine.checkpoint.queue_pager import QueuePager
 from qmq.errors import Refused
 from qmq.mesh.membership.adopt_queues import AdoptionContext, HeldCall, messages_held
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from qmq.protocols.http.part import WebPart
 
 
-class RequestContext(ControlContext, AdoptionContext, DecommissionContext, Protocol):
+class RequestContext(VerbContext, AdoptionContext, DecommissionContext, Protocol):
     """The parts that respond."""
 
     queue_pager: QueuePager

@@ -33,12 +33,12 @@ from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
 from qmq.settings.definitions.declare import EXCLUSIVE
 from qmq.settings.limits.usage import ClientUsages
+from qmq.verbs.table import verb_of
 from qmq.wire.stomp import Connection, Frame, Version
 
 CONTROL = "/control/"
 DEFINITIONS = f"{CONTROL}definitions/"
 QUEUE = "/queue/"
-JOBS = tuple(f"{CONTROL}{verb}/" for verb in ("purge", "move", "redrive"))
 """Requests that may take long, and stop when the client has left."""
 
 log = logging.getLogger("qmq.session")
@@ -158,7 +158,8 @@ class FrameLoop:
         destination = headers["destination"]
         session.waits_for_change = destination.startswith(DEFINITIONS)
         try:
-            if not destination.startswith(JOBS):
+            verb, _ = verb_of(destination)
+            if verb is None or not verb.is_job:
                 return await self._answer_of_node(headers, body)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.watch_leaving)

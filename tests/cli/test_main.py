@@ -30,8 +30,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_commands_that_ask_a_node_do_not_load_its_configuration() -> None:
-    modules = ("send", "listen", "listing", "status", "log")
-    admin = ("access", "bulk", "conditions", "connections", "delete", "messages", "queues", "routing")
+    modules = ("send", "listen", "status", "log")
+    admin = ("access", "bulk", "conditions", "connections", "delete", "listing", "messages", "queues", "routing")
     imports = ", ".join(f"qmq.cli.{name}" for name in (*modules, *(f"admin.{name}" for name in admin)))
 
     code = f"import sys, {imports}; print([name for name in ('trio', 'msgspec', 'qmq.config') if name in sys.modules])"

@@ -16,6 +16,7 @@ from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
 from qmq.engine.runtime.contexts import Tasks
 from qmq.errors import Refused
 from qmq.sessions.clients.session import ClientSession
+from qmq.verbs.table import needs_of
 
 POLL_SECONDS: Final = 2.0
 
@@ -63,7 +64,7 @@ class OverviewFeed:
                 del self._tabs[id]
                 continue
             try:
-                context.rights_of(session.principal).check_control(OVERVIEW)
+                context.rights_of(session.principal).check_needs(needs_of(OVERVIEW))
                 if not is_valid():
                     raise Refused("login-required", "This login has ended.")
             except Refused as refused:

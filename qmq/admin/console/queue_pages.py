@@ -5,32 +5,21 @@ Each node names its first queues in that order with their values (`firsts`), and
 no node is not among the first of the mesh, although its sum might be.
 """
 
-from collections.abc import Mapping
 from heapq import nsmallest
-from typing import Annotated, ClassVar, Final, Literal, Protocol
+from typing import Annotated, ClassVar, Final, Protocol
 
 import trio
 from msgspec import Meta, Struct
 
 from qmq.admin.console.first_queues import QueueIndexContext, first_queues
-from qmq.admin.console.queue_index import SORTS, QueueIndex, pick
+from qmq.admin.console.queue_index import QueueIndex, pick
 from qmq.admin.control import sum_rows
 from qmq.admin.counts import CountsContext, add_ages, queue_rows
 from qmq.broker.messages.destination import DestinationKind
-from qmq.errors import Refused
 from qmq.mesh.peers.calls import Count, Facts, NamedCall, R, Text, Whole, need
-from qmq.mesh.peers.verb_request import header_number
+from qmq.verbs.lists import FILTER_CHARS_MAX, LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, QueuePage, Sort
 
 PREFIX: Final = "/queue/"
-SORTED_BY: Final = (*SORTS, "rate")
-ORDERS: Final = ("asc", "desc")
-LIMIT_DEFAULT: Final = 50
-LIMIT_MAX: Final = 200
-OFFSET_MAX: Final = 2_000
-"""Pages further down are not offered: `filter` finds what is there."""
-
-FILTER_CHARS_MAX: Final = 256
-
 USUAL: Final = (("depth", True), ("oldest", True), ("name", False))
 """Orders that a console asks for, and whether the largest values come first. Rates have that of the names."""
 
@@ -70,7 +59,7 @@ class FirstQueues(Struct, frozen=True):
 
 class FirstsCall(ConsoleCall[FirstQueues], frozen=True):
     name: ClassVar = "firsts"
-    sort: Literal[SORTED_BY]  # type: ignore[valid-type]
+    sort: Sort
     is_reversed: bool
     text: Annotated[str, Meta(max_length=FILTER_CHARS_MAX)]
     count: Annotated[int, Meta(ge=0, le=OFFSET_MAX + LIMIT_MAX + 1)]
@@ -130,27 +119,9 @@ class Rates:
         self._before, self._taken_at, self.by_name = counts, now, by_name
 
 
-class PageRequest:
-    """The headers of a request for a page, checked. Raises Refused."""
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self.sort = headers.get("sort", "name")
-        if self.sort not in SORTED_BY:
-            raise Refused("bad-sort", f"The header sort is one of {', '.join(SORTED_BY)}.")
-        order = headers.get("order", "asc" if self.sort == "name" else "desc")
-        if order not in ORDERS:
-            raise Refused("bad-order", f"The header order is one of {', '.join(ORDERS)}.")
-        self.is_reversed = order == "desc"
-        self.text = headers.get("filter", "")
-        if len(self.text) > FILTER_CHARS_MAX:
-            raise Refused("bad-filter", f"The header filter has at most {FILTER_CHARS_MAX} characters.")
-        self.limit = header_number(headers, "limit", LIMIT_DEFAULT, 1, LIMIT_MAX)
-        self.offset = header_number(headers, "offset", 0, 0, OFFSET_MAX)
-
-    @property
-    def call(self) -> FirstsCall:
-        """One more than the page needs, to see whether more follow."""
-        return FirstsCall(self.sort, self.is_reversed, self.text, self.offset + self.limit + 1)
+def firsts_call(page: QueuePage) -> FirstsCall:
+    """One more than the page needs, to see whether more follow."""
+    return FirstsCall(page.sort, page.is_reversed, page.filter, page.offset + page.limit + 1)
 
 
 class QueuePages:
@@ -236,7 +207,7 @@ class QueuePages:
         return QueueRows(rows)
 
 
-def names_of_page(asked: PageRequest, firsts: list[FirstQueues]) -> tuple[list[str], bool]:
+def names_of_page(asked: QueuePage, firsts: list[FirstQueues]) -> tuple[list[str], bool]:
     """The queues of the page, and whether more follow; `firsts` are those of each node."""
     values: dict[str, float] = {}
     for one in firsts:

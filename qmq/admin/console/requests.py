@@ -1,21 +1,12 @@
 """Requests of the console to its node, and of that node to its peers.
 
-They are control requests like all others: over STOMP, over HTTP, and with the same permissions. They stand apart from
-`admin.control` only because they keep something between two requests: an index, rates, the last hour.
-
-| request | right | response |
-|---|---|---|
-| `/control/overview` | observe | `nodes`: what each node says of itself |
-| `/control/history` | observe | `nodes`: the last hour of each node |
-| `/control/list/queue` with `sort` | observe | `destinations`: one page |
-| `/control/audit` | administer `/system/audit` | `rows`: the last events of the audit |
-| `/control/rights` | for oneself: none | what a client may do |
-| `/control/password-hash` | administer definitions | the hash of a passcode, for the definition of a user |
+They are verbs like all others, over STOMP and over HTTP. They stand apart only because they keep something between two
+requests: an index, rates, the last hour.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Final, Protocol
 
 import argon2
 from msgspec import Struct
@@ -28,11 +19,11 @@ from qmq.admin.console.queue_pages import (
     ConsoleCall,
     FirstQueues,
     FirstsCall,
-    PageRequest,
     QueuePages,
     QueuePagesContext,
     QueueRows,
     RowsCall,
+    firsts_call,
     merged_rows,
     names_of_page,
 )
@@ -41,14 +32,13 @@ from qmq.broker.messages.destination import is_pattern
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts, Replies, need
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.mesh.peers.verb_request import ControlResponse, is_for_mesh
+from qmq.mesh.peers.verb_request import ControlResponse
+from qmq.verbs.lists import QueuePage
+from qmq.verbs.nodes import PasswordHash, ShowAudit, ShowRights
+from qmq.verbs.table import needs_of
+from qmq.verbs.verb import Verb, VerbRequest
 
-LIST: Final = "/control/list/queue"
 OVERVIEW: Final = "/control/overview"
-HISTORY: Final = "/control/history"
-AUDITED: Final = "/control/audit"
-RIGHTS: Final = "/control/rights"
-HASH: Final = "/control/password-hash"
 USERS: Final = "/control/definitions/get/user/"
 
 GENERAL: Final[Mapping[str, tuple[Action, str]]] = {
@@ -105,14 +95,6 @@ class ConsoleContext(HistoryContext, OverviewContext, QueuePagesContext, Protoco
     def rights_of(self, principal: Principal | None) -> Rights: ...
 
 
-def is_of_console(headers: Mapping[str, str]) -> bool:
-    """Whether this control request is one of these."""
-    destination = headers["destination"]
-    return destination in (OVERVIEW, HISTORY, AUDITED, RIGHTS, HASH) or (
-        destination.rstrip("/") == LIST and "sort" in headers
-    )
-
-
 class ConsoleRequests:
     """This node's side of the console."""
 
@@ -121,34 +103,28 @@ class ConsoleRequests:
         self.history = History(context)
         self._pages = QueuePages(context)
         self._overview = Overview(context)
+        self._verbs: Mapping[str, Callable[[VerbRequest[Any]], Awaitable[Facts]]] = {
+            "overview": self._each,
+            "history": self._each,
+            "audit": self._audited,
+            "list": self._page,
+            "rights": self._rights,
+            "password-hash": self._hash,
+        }
 
-    async def respond(
-        self,
-        headers: Mapping[str, str],
-        body: bytes,
-        principal: Principal | None,
-        check_right: Callable[[str, Mapping[str, str]], None],
-    ) -> ControlResponse:
-        """The response to one of these requests. Raises Refused."""
-        destination = headers["destination"]
-        if destination == RIGHTS:
-            return _response(self._rights(headers, principal))
-        if destination == HASH:
-            self._context.rights_of(principal).check(*GENERAL["definitions"])
-            return _response(await self._hash(body))
-        if destination == AUDITED:
-            self._context.rights_of(principal).check(Action.ADMINISTER, AUDIT)
-        else:
-            check_right(destination, headers)
-        is_mesh = is_for_mesh(headers)
-        if destination.rstrip("/") == LIST:
-            return _response(await self._page(PageRequest(headers), is_mesh=is_mesh))
-        if destination == AUDITED:
-            found, missing = await self._context.peer_rpc.ask_all(AuditCall(), is_mesh=is_mesh)
-            rows = sorted([row for one in found.values() for row in one.rows], key=lambda row: -row["at_us"])
-            return _response({"rows": rows, "nodes_missing": missing})
-        call = HistoryCall() if destination == HISTORY else OverviewCall()
-        return _response(self._of_nodes(await self._context.peer_rpc.ask_all(call, is_mesh=is_mesh)))
+    async def respond(self, asked: VerbRequest[Any]) -> ControlResponse:
+        """The response to one of these verbs. Raises Refused."""
+        return _response(await self._verbs[asked.verb](asked))
+
+    async def _each(self, asked: VerbRequest[Verb]) -> Facts:
+        call = HistoryCall() if asked.verb == "history" else OverviewCall()
+        return self._of_nodes(await self._context.peer_rpc.ask_all(call, is_mesh=asked.is_mesh))
+
+    async def _audited(self, asked: VerbRequest[ShowAudit]) -> Facts:
+        """The last events of the audit, the newest first."""
+        found, missing = await self._context.peer_rpc.ask_all(AuditCall(), is_mesh=asked.is_mesh)
+        rows = sorted([row for one in found.values() for row in one.rows], key=lambda row: -row["at_us"])
+        return {"rows": rows, "nodes_missing": missing}
 
     async def overview(self) -> Facts:
         """What all nodes say of themselves, for all tabs."""
@@ -157,11 +133,11 @@ class ConsoleRequests:
     def _of_nodes(self, replies: Replies[Facts]) -> Facts:
         return {"node": self._context.settings.name, "nodes": replies.by_node, "nodes_missing": replies.missing}
 
-    async def _page(self, asked: PageRequest, *, is_mesh: bool) -> Facts:
-        ask_all = self._context.peer_rpc.ask_all
-        firsts, missing = await ask_all(asked.call, is_mesh=is_mesh)
-        names, more = names_of_page(asked, list(firsts.values()))
-        rows, silent = await ask_all(RowsCall(names), is_mesh=is_mesh)
+    async def _page(self, asked: VerbRequest[QueuePage]) -> Facts:
+        page, ask_all = asked.options, self._context.peer_rpc.ask_all
+        firsts, missing = await ask_all(firsts_call(page), is_mesh=asked.is_mesh)
+        names, more = names_of_page(page, list(firsts.values()))
+        rows, silent = await ask_all(RowsCall(names), is_mesh=asked.is_mesh)
         return {
             "destinations": merged_rows(names, list(rows.values())),
             "more": more,
@@ -170,15 +146,14 @@ class ConsoleRequests:
             "nodes_missing": sorted({*missing, *silent}),
         }
 
-    def _rights(self, headers: Mapping[str, str], principal: Principal | None) -> Facts:
+    async def _rights(self, asked: VerbRequest[ShowRights]) -> Facts:
         """What the client may do, or with `user` another one."""
-        context = self._context
-        asked = headers.get("user")
-        if asked is not None and (principal is None or asked != principal.name):
-            context.rights_of(principal).check_control(f"{USERS}{asked}")
-            principal = Principal(asked)
+        context, principal = self._context, asked.principal
+        user, about = asked.options.user, asked.options.about
+        if user is not None and (principal is None or user != principal.name):
+            context.rights_of(principal).check_needs(needs_of(f"{USERS}{user}"))
+            principal = Principal(user)
         rights = context.rights_of(principal)
-        about = headers.get("about", "")
         if about and is_pattern(about) and not about.endswith("*"):
             raise Refused("bad-destination", "The header about is a destination, or the beginning of one with *.")
         facts: Facts = {
@@ -190,10 +165,10 @@ class ConsoleRequests:
             facts["about"] = {action.value: rights.allows(action, about) for action in ACTIONS}
         return facts
 
-    async def _hash(self, body: bytes) -> Facts:
+    async def _hash(self, asked: VerbRequest[PasswordHash]) -> Facts:
         """What the definition of a user has in place of its passcode. Takes about a tenth of a second, in a thread."""
         try:
-            passcode = json.loads(body)["passcode"]
+            passcode = json.loads(asked.body)["passcode"]
         except (ValueError, TypeError, KeyError):
             passcode = None
         if not isinstance(passcode, str) or not 1 <= len(passcode) <= PASSCODE_CHARS_MAX:

@@ -7,34 +7,29 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint
-from ..listing import Row, pages
-from ..options import client_options, json_option
+from qmq.verbs.nodes import ListConditions
+
 from ..output import print_json, printable
+from .listing import Row, pages
+from .verb import Asked, verb_command
 
 URGENT = ("error", "critical")
 
 
-@click.command
-@client_options
-@click.option("--past", is_flag=True, help="Show events and conditions that are over instead.")
-@click.option("--one-node", is_flag=True, help="Ask only the node that answers, not the whole mesh.")
-@json_option
-def conditions(node: Endpoint, past: bool, one_node: bool, as_json: bool) -> None:
-    """Show the present conditions of all nodes, the most severe first.
+past_option = click.option("--past", is_flag=True, help="Show events and conditions that are over instead.")
 
-    Shows each with its node, when it began, and what to do about it; with --past the latest first. Exit code 1 if a
-    present one is an error or critical, or if a node did not answer.
-    """
+
+@verb_command(ListConditions, more=past_option)
+def conditions(asked: Asked, past: bool) -> None:
     rows: list[Row] = []
     missing: set[str] = set()
-    with node.connect() as client:
-        for page in pages(client, "/control/conditions" + "/past" * past, of_mesh=not one_node):
+    with asked.node.connect() as client:
+        for page in pages(client, "/control/conditions" + "/past" * past, asked.headers):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())
     if past:
         rows.sort(key=lambda row: row.get("last_us", 0), reverse=True)
-    if as_json:
+    if asked.as_json:
         print_json({"rows": rows, "nodes_missing": sorted(missing)})
     else:
         for line in [line for row in rows for line in _lines(row)]:

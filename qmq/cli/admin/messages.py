@@ -4,65 +4,35 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint, headers_of
-from ..options import client_options, json_option
-from ..output import print_json, printable, utc_text
-from .request import ask, check_kind, show_unknown
+from qmq.verbs.messages import Get, Peek, Trace
 
-PEEK_MAX = 1000
+from ..output import print_json, printable, utc_text
+from .request import show_unknown
+from .verb import Asked, verb_command
+
 SHOWN = ("at_us", "event", "node")
 """Of an event, what its line begins with."""
 
 
-@click.command
-@click.argument("destination")
-@client_options
-@click.option(
-    "--count", type=click.IntRange(1, PEEK_MAX), default=10, show_default=True, metavar="N", help="At most so many."
-)
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N messages.")
-@json_option
-def peek(destination: str, node: Endpoint, count: int, offset: int, as_json: bool) -> None:
-    """Show messages of a destination, with headers and bodies.
-
-    For a queue, shows the first messages of all nodes in the order of delivery, including those in flight. For a
-    fanout, shows the oldest that are kept. For a topic, shows the retained message.
-    """
-    check_kind(destination, ("queue", "topic", "fanout"))
-    facts = ask(node, f"peek{destination}", headers_of(count=count, offset=offset or None))
-    _show(facts, as_json)
+@verb_command(Peek)
+def peek(asked: Asked) -> None:
+    facts, destination = asked.facts(), asked.about
+    _show(facts, asked.as_json)
     show_unknown(destination, is_known=facts.get("known") is not False)
-    if facts.get("more") and not as_json:
-        following = offset + len(facts.get("rows", []))
+    if facts.get("more") and not asked.as_json:
+        following = asked.given["offset"] + len(facts.get("rows", []))
         click.echo(f"qmq: {destination} has more messages; see --offset {following}", err=True)
 
 
-@click.command
-@click.argument("message_id")
-@client_options
-@json_option
-def get(message_id: str, node: Endpoint, as_json: bool) -> None:
-    """Show one message, by its message-id.
-
-    A settled message is found as long as the journal of any node has it. Exit code 1 if no node that answers has the
-    message any more (`unknown-message`).
-    """
-    _show(ask(node, f"get/{message_id}", []), as_json)
+@verb_command(Get)
+def get(asked: Asked) -> None:
+    _show(asked.facts(), asked.as_json)
 
 
-@click.command
-@click.argument("message_id")
-@client_options
-@json_option
-def trace(message_id: str, node: Endpoint, as_json: bool) -> None:
-    """Show what has become of a message.
-
-    Shows where it was accepted, copied, delivered and settled, and by which client. Searches the journal of the node;
-    if that does not reach back far enough, also those of the other nodes. All nodes are asked what they have of the
-    message now. Names what is not known any more. Exit code 1 if nothing is known.
-    """
-    facts = ask(node, f"trace/{message_id}", [])
-    if as_json:
+@verb_command(Trace)
+def trace(asked: Asked) -> None:
+    facts = asked.facts()
+    if asked.as_json:
         print_json(facts)
     else:
         for event in facts.get("events", []):

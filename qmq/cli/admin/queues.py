@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint, headers_of
-from ..listing import list_queues
-from ..options import client_options, json_option, together
+from qmq.verbs.queues import Declare
+
+from ..options import check_kind, together
 from ..output import print_json, printable
 from .delete import delete_queue
-from .request import ask, check_kind, check_quorum, read_values
+from .listing import list_queues
+from .request import check_quorum, read_values
+from .verb import Asked, verb_options
 
 
 class QueueGroup(click.Group):
@@ -55,25 +57,9 @@ rules: Callable[..., Any] = together(
 @queues.command("declare")
 @click.argument("queue")
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...")
-@client_options
 @rules
-@click.option("--replace", is_flag=True, help="Replace a declaration with other values.")
-@click.option("--passive", is_flag=True, help="Declare nothing; exit code 1 if the queue is not declared.")
-@click.option("--quorum", is_flag=True, help="Wait until a majority of the nodes has the change.")
-@click.option("--dry-run", is_flag=True, help="Check everything, and change nothing.")
-@json_option
-def declare(
-    queue: str,
-    values: tuple[str, ...],
-    node: Endpoint,
-    replace: bool,
-    passive: bool,
-    quorum: bool,
-    dry_run: bool,
-    as_json: bool,
-    memory_only: bool,
-    **named: Any,
-) -> None:
+@verb_options(Declare, "force")
+def declare(queue: str, values: tuple[str, ...], asked: Asked, memory_only: bool, **named: Any) -> None:
     """Declare a queue, on all nodes.
 
     QUEUE is /queue/NAME. KEY=VALUE sets a key of policies that has no option here. Keys that are not given have the
@@ -92,14 +78,14 @@ def declare(
     twice = sorted(said.keys() & read_values(values).keys())
     if twice:
         raise click.UsageError(f"{twice[0]} is given twice")
-    headers = headers_of(quorum=quorum, dry_run=dry_run, replace=replace, passive=passive)
-    facts = ask(node, f"declare{queue}", headers, json.dumps({**read_values(values), **said}).encode())
-    if as_json:
+    asked.about = queue
+    facts = asked.facts(body=json.dumps({**read_values(values), **said}).encode())
+    if asked.as_json:
         print_json(facts)
     else:
         is_new = bool(facts.get("changed"))
-        done = "would be declared" if dry_run and is_new else "is declared" if is_new else "was so before"
-        if passive:
+        done = "would be declared" if asked.is_dry_run and is_new else "is declared" if is_new else "was so before"
+        if asked.given["passive"]:
             value = " ".join(f"{key}={json.dumps(one)}" for key, one in facts.get("value", {}).items())
             done = f"is declared{': ' if value else ''}{value}"
         click.echo(printable(f"{queue} {done}"))

@@ -9,11 +9,11 @@ from typing import Any, Final
 import click
 
 from ..client import Endpoint, Headers, headers_of
-from ..listing import ANSWERS
 from ..options import KEY, client_options, json_option, together
 from ..options import check_kind as check_kind
-from ..output import Failed, counted, print_json, printable, show_table
+from ..output import Failed, print_json, printable, show_table
 
+ANSWERS = "/temp-queue/answers"
 JOB_SECONDS = 3600.0
 """How long a command waits for a job that may settle millions of messages, unless `--patience` says otherwise."""
 
@@ -21,67 +21,6 @@ CLOSED: Final = (
     "qmq: these are the first users: from now on clients without login are refused, except at listeners with "
     "anonymous = true. `qmq … --data DIR` on the machine of a node needs no login"
 )
-
-count_option: Callable[..., Any] = click.option(
-    "--count", type=click.IntRange(min=1), metavar="N", help="At most so many messages, the first ones."
-)
-
-one_node_option: Callable[..., Any] = click.option(
-    "--one-node", is_flag=True, help="Only what the node that answers has, not the whole mesh."
-)
-
-
-def read_selector(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A variable of the shell that is not set must not mean all messages."""
-    if value is not None and not value.strip():
-        raise click.BadParameter("is empty; leave it out for all messages")
-    return value
-
-
-job_options: Callable[..., Any] = together(
-    click.option(
-        "--selector",
-        metavar="TEXT",
-        callback=read_selector,
-        help="Only messages that match, as in SUBSCRIBE (JMS).",
-    ),
-    count_option,
-    one_node_option,
-    click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing."),
-)
-
-
-def run_job(
-    node: Endpoint,
-    verb: str,
-    queue: str,
-    *,
-    as_json: bool,
-    selector: str | None,
-    count: int | None,
-    one_node: bool,
-    dry_run: bool,
-    **more: str,
-) -> None:
-    """Ask for a bulk job and show its result. Exit code 1 if nodes are missing or messages were left for a reason."""
-    limits = headers_of(selector=selector, count=count, dry_run=dry_run, scope=None if one_node else "mesh")
-    headers = [("destination", f"/control/{verb}{queue}"), *more.items(), *limits]
-    with node.connect() as client:
-        client.timeout_seconds = max(client.timeout_seconds, JOB_SECONDS)
-        answer = client.request("SEND", headers).head.headers
-    missing = [name for name in answer.get("nodes-missing", "").split(",") if name]
-    messages = int(answer.get("messages", "0"))
-    reason = answer.get("reason", "")
-    if as_json:
-        facts = {"destination": queue, **more, "messages": messages, "dry_run": dry_run}
-        facts |= {"reason": reason, "nodes_missing": missing, "known": is_known(answer)}
-        print_json({**facts, "taken_over": taken_over(answer)})
-    else:
-        would = "would be " if dry_run else ""
-        to = f" to {more['to']}" if "to" in more else ""
-        click.echo(printable(f"{queue}: {counted(messages, 'message')} {would}{DONE[verb]}{to}"))
-    show_unknown(queue, is_known=is_known(answer))
-    show_missing(answer)
 
 
 def taken_over(answer: Mapping[str, str]) -> dict[str, str]:
@@ -144,9 +83,6 @@ def list_command(group: click.Group, request: str) -> Callable[[Callable[[dict[s
         return group.command("list")(client_options(json_option(listed)))
 
     return decorate
-
-
-DONE = {"purge": "purged", "move": "moved", "redrive": "redriven"}
 
 
 change_flags: Callable[..., Any] = together(

@@ -5,14 +5,13 @@ asks its peers: a client of another node may have declared it a moment ago. A qu
 messages, or has consumers; STOMP clients use queues that are not declared.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
-from qmq.admin.control import FACTS, LIST, ControlContext, control_response
+from qmq.admin.control import FACTS, LIST, ControlContext, ControlRequest, merged_facts
 from qmq.gateways.rules import Rules
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from qmq.protocols.amqp.gateway.names import Vhost, exchange_name
@@ -59,10 +58,9 @@ async def check_exchange(context: LookupContext, name: str, vhost: Vhost) -> Non
 
 async def queue_counts(context: LookupContext, queue: str) -> tuple[int, int]:
     """Messages that are not in flight, and consumers, of a queue in the mesh, as far as nodes respond."""
-    headers = {"destination": f"{LIST}{queue}", "scope": "mesh", "limit": "1", "reply-to": "amqp"}
-    response = await control_response(context, headers, _allow)
+    facts = await merged_facts(context, ControlRequest(LIST, queue, limit=1), is_mesh=True)
     # The name itself comes first among those that begin with it.
-    for row in json.loads(response.body)[FACTS[LIST]]:
+    for row in facts[FACTS[LIST]]:
         if row["destination"] == queue:
             return max(0, row["messages"] - row["in_flight"]), row["consumers"]
     return 0, 0

@@ -6,8 +6,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from qmq.access.requests import NO_HEADERS, Need
-from qmq.access.rights import Rights
+from qmq.access.rights import Need, Rights
 from qmq.access.rules import Action, Principal
 from qmq.broker.routing.binding import Binding, read_binding
 from qmq.engine.runtime.contexts import MeshPeers
@@ -41,7 +40,9 @@ from qmq.protocols.amqp.lookup import (
 from qmq.sessions.clients.session import ClientSession
 from qmq.settings.definitions.declare import EXCLUSIVE
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
+from qmq.settings.definitions.live import LiveDefinitions
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
+from qmq.verbs.verb import NO_HEADERS
 
 NAME_BITS: Final = 96
 
@@ -51,6 +52,7 @@ HEADERS: Final = "headers"
 
 
 class TopologyContext(LookupContext, MeshPeers, Protocol):
+    definitions: LiveDefinitions
     exclusive_queues: ExclusiveQueues
     queue_lifetimes: QueueLifetimes
 

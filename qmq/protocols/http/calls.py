@@ -40,6 +40,7 @@ from qmq.protocols.stomp.dialogue import STOMP
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.session import ClientSession
 from qmq.settings.routing.definitions import VhostDefinitions
+from qmq.verbs.table import needs_of
 from qmq.wire.stomp import Frame, Head, Limits, Version
 
 THREAD_BYTES: Final = 128 << 10
@@ -235,7 +236,7 @@ class WebCalls:
         await self._context.web.long_poll.serve(request, path, asking)
 
     async def _metrics(self, request: HttpRequest, _: str) -> None:
-        self._context.rights_of(self._session.principal).check_control(STATUS)
+        self._context.rights_of(self._session.principal).check_needs(needs_of(STATUS))
         self._respond(PageResponse(headers=[("content-type", CONTENT_TYPE)], body=await metrics_page(self._context)))
 
     async def _management(self, request: HttpRequest, _: str) -> None:

@@ -15,6 +15,7 @@ from qmq.protocols.http.codec import HttpRefusal, HttpRequest
 from qmq.protocols.http.gateway.origins import OWN_SITES
 from qmq.sessions.clients.login import Logins
 from qmq.sessions.clients.session import ClientSession
+from qmq.verbs.table import needs_of
 
 Answer = tuple[dict[str, Any], Lines]
 """Facts for JSON, and headers."""
@@ -95,7 +96,7 @@ class WebConsole:
 
     def follow(self, session: ClientSession, token: str | None) -> bytes:
         """Send the overview to this session every few seconds; the first bytes of that. Raises Refused."""
-        self._context.rights_of(session.principal).check_control(OVERVIEW)
+        self._context.rights_of(session.principal).check_needs(needs_of(OVERVIEW))
         return self._feed.join(session, lambda: token is None or self.is_open(token))
 
 

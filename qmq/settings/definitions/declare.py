@@ -5,23 +5,24 @@ declare a queue again with the same values changes nothing. A declaration with o
 request has `replace:true`. With `passive:true` nothing is declared, and the response has the present declaration.
 
 Rules of a queue can read it, by dead letters, and lose its messages. So a declaration needs the rights for its effect
-(`qmq.access.requests`), which is looked at again in the moment of the change.
+(`qmq.verbs.table`), which is looked at again in the moment of the change.
 """
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from qmq.access.requests import Effect
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.config.destinations.declared import DECLARED_BY, QUEUE_KEYS
 from qmq.errors import Refused
-from qmq.gateways.headers import is_said
 from qmq.mesh.peers.verb_request import json_object
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
+from qmq.verbs.queues import Declare
+from qmq.verbs.table import needs_of
+from qmq.verbs.verb import Effect, VerbRequest
 
 EXCLUSIVE: Final = "exclusive_to_connection"
 
@@ -39,34 +40,28 @@ class DeclareContext(Protocol):
 
 
 async def declare_queue(
-    context: DeclareContext,
-    queue: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    principal: Principal | None,
-    session: int,
-    is_in_use: Callable[[], Awaitable[bool]],
+    context: DeclareContext, asked: VerbRequest[Declare], is_in_use: Callable[[], Awaitable[bool]]
 ) -> dict[str, Any]:
-    """Declare `queue` as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused.
+    """Declare a queue as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused.
 
     `is_in_use`: whether any node has messages or consumers of the queue; asked where only that decides.
     """
     declared = context.declared_queues
-    if is_said(headers, "passive"):
+    queue, headers, options, user = asked.about, asked.headers, asked.options, asked.user
+    if options.passive:
         context.queue_lifetimes.used(queue)
         known = declared.value_of(queue)
         if known is None:
             raise Refused("unknown-destination", f"{queue} is not declared.")
         return {"changed": 0, "value": known}
-    value = _value(queue, headers, body)
+    value = _value(queue, headers, asked.body)
     if DECLARED_BY in value:
         raise Refused("bad-definition", f"queue {queue}: {DECLARED_BY}: must be left out: the node sets it")
     if EXCLUSIVE in value:
-        value = _owned(context.exclusive_queues, queue, value, session)
+        value = _owned(context.exclusive_queues, queue, value, asked.session)
     declared.check({queue: value})  # Before a name of it is in a refusal, which a frame must be able to carry.
-    is_replacing = is_said(headers, "replace")
-    user = None if principal is None else principal.name
-    rights, destination = context.rights_of(principal), f"/control/declare{queue}"
+    is_replacing = options.replace
+    rights, destination = context.rights_of(asked.principal), asked.destination
     dead_letters = declared.dead_letters_of(queue, value)
     # Its messages are of others, unless the client could have consumed them.
     is_taking = bool(value) and queue not in declared.texts and not rights.allows(Action.SUBSCRIBE, queue)
@@ -78,19 +73,18 @@ async def declare_queue(
         is_others = not declared.is_own(queue, user) and not context.exclusive_queues.is_orphan(queue)
         is_change = not declared.check_same(queue, value, is_replacing=True)
         effect = whole._replace(is_change=is_change, is_replacing=is_replacing and is_others)
-        rights.check_control(destination, headers, effect)
+        rights.check_needs(needs_of(destination, headers, effect))
         return declared.check_same(queue, value, is_replacing=is_replacing)
 
     is_same = check()
-    if is_said(headers, "dry-run"):
+    if options.dry_run:
         declared.with_owner(queue, value, user)
         return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
     context.queue_lifetimes.declared_again(queue)
-    if is_same and not rights.may_control(destination, headers, whole):
+    if is_same and not rights.has_all(needs_of(destination, headers, whole)):
         # It is not written again, so that it does not win over a deletion behind a cut.
         return {"changed": 0, "value": declared.value_of(queue) or {}}
-    quorum = is_said(headers, "quorum")
-    facts = await declared.declare(queue, value, user, check, quorum=quorum)
+    facts = await declared.declare(queue, value, user, check, quorum=options.quorum)
     return {**facts, "value": declared.value_of(queue) or {}}
 
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from qmq.access.requests import Need, needs_of
-from qmq.access.rights import AccessTable, Rights
+from qmq.access.rights import AccessTable, Need, Rights
 from qmq.access.rules import Principal
 from qmq.access.user_limits import LimitTable, UserLimits
 from qmq.config import NodeSettings, PermissionSettings, User
@@ -33,6 +32,7 @@ from qmq.config.definition_values import (
 from qmq.engine.runtime.contexts import Engine
 from qmq.errors import ConfigError, Refused
 from qmq.settings.definitions.live import Changes, LiveDefinitions, SimpleKind, Value, checked_by
+from qmq.verbs.table import needs_of
 
 USER: Final = "user"
 PERMISSION: Final = "permission"

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import trio
 
-from qmq.access.requests import Effect, Need, needs_of
+from qmq.access.rights import Need
 from qmq.definitions.definition import Key
 from qmq.errors import ConfigError
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE
@@ -20,6 +20,8 @@ from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.live import Changes, LiveDefinitions
 from qmq.settings.definitions.users import PERMISSION, USER, UserDefinitions
 from qmq.settings.routing.definitions import BINDING, EXCHANGE, RoutingDefinitions
+from qmq.verbs.table import needs_of
+from qmq.verbs.verb import Effect
 
 NAMED_MAX: Final = 1000
 """Of what stays; of more the response says how many there are."""

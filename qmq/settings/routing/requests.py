@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import trio
 
-from qmq.access.requests import Effect
 from qmq.access.rights import Rights
 from qmq.access.rules import Principal
 from qmq.broker.routing.binding import EXCHANGE_KEYS, Binding, read_binding, read_exchange
@@ -27,12 +26,16 @@ from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.headers import is_said
 from qmq.mesh.peers.peer_json import Facts
-from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, VerbRequest, json_object
+from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, json_object
 from qmq.model.routing_names import PREFIX, is_reserved
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
 from qmq.settings.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
+from qmq.verbs.queues import Declare, Delete
+from qmq.verbs.routing import Bind, ListBindings, ListExchanges, Unbind
+from qmq.verbs.table import needs_of
+from qmq.verbs.verb import Effect, Verb, VerbRequest
 
 
 class RoutingRequests(Protocol):
@@ -45,7 +48,7 @@ class RoutingRequests(Protocol):
     def rights_of(self) -> Callable[[Principal | None], Rights]: ...
 
 
-async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
+async def declare_exchange(context: RoutingRequests, asked: VerbRequest[Declare]) -> Facts:
     """Declare an exchange. To declare it again as it is changes nothing; with other values it is refused."""
     name = _exchange_of(asked)
     value = _body(asked)
@@ -73,7 +76,7 @@ async def declare_exchange(context: RoutingRequests, asked: VerbRequest) -> Fact
     return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict(), check)
 
 
-async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts:
+async def delete_exchange(context: RoutingRequests, asked: VerbRequest[Delete]) -> Facts:
     """Delete an exchange, and the bindings from it and to it, in one change."""
     name = _exchange_of(asked)
     table = context.routing.table
@@ -86,7 +89,7 @@ async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts
     def decide() -> None:
         # Again in its turn: others may bind and unbind while this change waits.
         used = sum(1 for _ in table.bindings_of(name))
-        if used and is_said(asked.headers, "if-unused"):
+        if used and asked.options.if_unused:
             raise Refused(IN_USE, f"exchange {name} has {used} bindings")
         changes.clear()
         changes.update(dict.fromkeys([Key(BINDING, one.name) for one in table.bindings_with(name)]))
@@ -97,7 +100,7 @@ async def delete_exchange(context: RoutingRequests, asked: VerbRequest) -> Facts
     return {"bindings": len(changes) - 1, **facts}
 
 
-async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
+async def bind(context: RoutingRequests, asked: VerbRequest[Bind]) -> Facts:
     """Bind a queue, or an exchange, to a source. To bind it again changes nothing."""
     binding = _binding(asked)
     declared = context.declared_queues.texts
@@ -117,22 +120,20 @@ async def bind(context: RoutingRequests, asked: VerbRequest) -> Facts:
     return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)
 
 
-async def unbind(context: RoutingRequests, asked: VerbRequest) -> Facts:
+async def unbind(context: RoutingRequests, asked: VerbRequest[Unbind]) -> Facts:
     """Delete exactly this binding. Raises Refused if there is none."""
     binding = _binding(asked)
     _check_effect(context, asked, _effect(context, asked))
     return await _change(context, asked, {Key(BINDING, binding.name): None}, binding.value)
 
 
-async def list_exchanges(context: RoutingRequests, asked: VerbRequest) -> Facts:
+async def list_exchanges(context: RoutingRequests, asked: VerbRequest[ListExchanges]) -> Facts:
     """All exchanges, predefined ones too."""
-    _check_plain(asked)
     return {"exchanges": exchange_rows(context.routing.table)}
 
 
-async def list_bindings(context: RoutingRequests, asked: VerbRequest) -> Facts:
+async def list_bindings(context: RoutingRequests, asked: VerbRequest[ListBindings]) -> Facts:
     """All bindings, sorted by name. `effective` is false while an exchange of it is missing."""
-    _check_plain(asked)
     table, bindings = context.routing.table, context.routing.bindings()
     rows: list[Facts] = []
     for begin in range(0, len(bindings), ROWS_AT_ONCE):
@@ -142,18 +143,18 @@ async def list_bindings(context: RoutingRequests, asked: VerbRequest) -> Facts:
     return {"bindings": rows}
 
 
-def _check_effect(context: RoutingRequests, asked: VerbRequest, effect: Effect) -> None:
-    context.rights_of(asked.principal).check_control(asked.destination, asked.headers, effect)
+def _check_effect(context: RoutingRequests, asked: VerbRequest[Verb], effect: Effect) -> None:
+    context.rights_of(asked.principal).check_needs(needs_of(asked.destination, asked.headers, effect))
 
 
-def _may_do(context: RoutingRequests, asked: VerbRequest, whole: Effect) -> bool:
+def _may_do(context: RoutingRequests, asked: VerbRequest[Verb], whole: Effect) -> bool:
     """Whether the client may do this where it is not done yet. Else what is so already is not written again, so that it
     does not win over a deletion behind a cut.
     """
-    return context.rights_of(asked.principal).may_control(asked.destination, asked.headers, whole)
+    return context.rights_of(asked.principal).has_all(needs_of(asked.destination, asked.headers, whole))
 
 
-def _effect(context: RoutingRequests, asked: VerbRequest, *, is_change: bool = True) -> Effect:
+def _effect(context: RoutingRequests, asked: VerbRequest[Verb], *, is_change: bool = True) -> Effect:
     queue = asked.about
     # That of a durable subscription belongs to the user that began it: others must not change what it gets.
     owner = context.declared_queues.begun_by(queue) if is_own_name(queue) else None
@@ -163,7 +164,7 @@ def _effect(context: RoutingRequests, asked: VerbRequest, *, is_change: bool = T
 
 async def _change(
     context: RoutingRequests,
-    asked: VerbRequest,
+    asked: VerbRequest[Declare | Delete | Bind],
     changes: Changes,
     facts: Facts,
     guard: Callable[[], None] | None = None,
@@ -172,35 +173,31 @@ async def _change(
     if asked.is_dry_run:
         live.check(changes)
         return facts
-    report = await live.change(changes, asked.user, quorum=is_said(asked.headers, "quorum"), guard=guard)
+    report = await live.change(changes, asked.user, quorum=asked.options.quorum, guard=guard)
     done = {**facts, "changed": report.changed}
     return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
 
 
-def _exchange_of(asked: VerbRequest) -> str:
+def _exchange_of(asked: VerbRequest[Verb]) -> str:
     name = asked.about.removeprefix(PREFIX)
     if not asked.about.startswith(PREFIX) or not name:
         raise Refused("bad-destination", f"{asked.verb} names one exchange, {PREFIX}NAME.")
     return name
 
 
-def _binding(asked: VerbRequest) -> Binding:
-    if "source" not in asked.headers:
+def _binding(asked: VerbRequest[Bind]) -> Binding:
+    source, key = asked.options.source, asked.options.key
+    if source is None:
         raise Refused("missing-header", f"{asked.verb} needs the header source.")
     target = "exchange" if asked.about.startswith(PREFIX) else "queue"
-    value = {"source": asked.headers["source"], target: asked.about, "key": asked.headers.get("key", "")}
+    value = {"source": source, target: asked.about, "key": key}
     return read_binding({**value, "arguments": _body(asked)})
 
 
-def _body(asked: VerbRequest) -> dict[str, Any]:
+def _body(asked: VerbRequest[Verb]) -> dict[str, Any]:
     """The JSON object in the body; an empty body is an empty object."""
     return json_object(asked.body, asked.verb) if asked.body.strip() else {}
 
 
 def _shown(value: str | bool) -> str:
     return str(value).lower() if value else "not set"
-
-
-def _check_plain(asked: VerbRequest) -> None:
-    if asked.about:
-        raise Refused("bad-destination", f"The list is /control/{asked.verb}, without a name behind it.")

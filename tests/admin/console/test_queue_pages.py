@@ -13,18 +13,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from qmq.admin.console import queue_index, queue_pages
 from qmq.admin.console.first_queues import first_queues
 from qmq.admin.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
-from qmq.admin.console.queue_pages import (
-    LIMIT_DEFAULT,
-    LIMIT_MAX,
-    OFFSET_MAX,
-    RATE_SECONDS,
-    PageRequest,
-    QueueRows,
-    Rates,
-    RowsCall,
-)
+from qmq.admin.console.queue_pages import RATE_SECONDS, QueueRows, Rates, RowsCall, firsts_call
 from qmq.engine.runtime.listed_parts import TURN_ITEMS
 from qmq.errors import Refused
+from qmq.verbs.lists import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, QueuePage
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig, eventually, send, subscribe
 from tests.protocols.http.rig import WebClient, dial, dial_node, web_rig
@@ -294,13 +286,13 @@ async def test_first_page_is_found_without_a_pass(autojump_clock: MockClock, sor
         chance.shuffle(depths)
         fill(rig, {f"q{number}": depth for number, depth in enumerate(depths)})
         pages = rig.alive.console._pages
-        asked = PageRequest({"sort": sort, "order": order, "filter": text, "limit": "200"})
+        asked = QueuePage.read({"sort": sort, "order": order, "filter": text, "limit": "200"})
 
-        first = await pages.firsts(asked.call)
+        first = await pages.firsts(firsts_call(asked))
         assert not pages._index.is_ready
         await trio.sleep(1)
         assert pages._index.is_ready
-        later = await pages.firsts(asked.call)
+        later = await pages.firsts(firsts_call(asked))
 
         assert replace(first, age_seconds=0) == replace(later, age_seconds=0)
 
@@ -376,7 +368,9 @@ async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: 
         fill(rig, {"middle": 2})
         pages = rig.alive.console._pages
 
-        found = {sort: (await pages.firsts(PageRequest({"sort": sort}).call)).names for sort in ("depth", "name")}
+        found = {
+            sort: (await pages.firsts(firsts_call(QueuePage.read({"sort": sort})))).names for sort in ("depth", "name")
+        }
 
         assert not pages._index.is_ready
         assert found["depth"] == ["/queue/deep", "/queue/middle", "/queue/flat"]
@@ -402,7 +396,7 @@ async def test_first_page_by_depth_looks_behind_stored_queues_that_were_drained(
         await eventually(lambda: rig.alive.broker.queues.by_name["/queue/c"].held == 0)
         pages = rig.alive.console._pages
 
-        found = await pages.firsts(PageRequest({"sort": "depth", "limit": "1"}).call)
+        found = await pages.firsts(firsts_call(QueuePage.read({"sort": "depth", "limit": "1"})))
 
         assert not pages._index.is_ready
         assert list(zip(found.names, found.values, strict=True)) == [("/queue/d", 3), ("/queue/e", 2)]
@@ -416,7 +410,7 @@ async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojum
         queues.owned.has_stored = True
         pages = rig.alive.console._pages
 
-        found = await pages.firsts(PageRequest({"sort": "depth"}).call)
+        found = await pages.firsts(firsts_call(QueuePage.read({"sort": "depth"})))
 
         assert not pages._index.is_ready
         assert list(zip(found.names, found.values, strict=True)) == [("/queue/flat", 4), ("/queue/middle", 2)]
@@ -434,7 +428,7 @@ async def test_first_page_misses_no_queue_when_others_end_meanwhile(
         found: list[str] = []
 
         async def find() -> None:
-            found.extend((await pages.firsts(PageRequest({"sort": sort, "limit": "1"}).call)).names)
+            found.extend((await pages.firsts(firsts_call(QueuePage.read({"sort": sort, "limit": "1"})))).names)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(find)
@@ -459,7 +453,7 @@ async def test_open_console_finds_its_first_pages_before_they_are_asked_for(
         pages.keep()
         await wait_all_tasks_blocked()
         fill(rig, {"0": 5 * TURN_QUEUES, "!": 1})
-        found = await pages.firsts(PageRequest({"sort": sort}).call)
+        found = await pages.firsts(firsts_call(QueuePage.read({"sort": sort})))
 
         assert not pages._index.is_ready
         assert len(found.names) == LIMIT_DEFAULT + 1
@@ -470,7 +464,7 @@ async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clo
     async with web_rig().run() as rig:
         fill(rig, {str(number): number for number in range(3 * TURN_QUEUES)})
         pages = rig.alive.console._pages
-        asked = PageRequest({"sort": "depth", "limit": "1"})
+        asked = QueuePage.read({"sort": "depth", "limit": "1"})
         began = trio.current_time()
 
         await pages._index.picture()
@@ -478,10 +472,10 @@ async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clo
         await trio.sleep(FRESH_SECONDS * 10)
         fill(rig, {"new": 10 * TURN_QUEUES})
         began = trio.current_time()
-        stale = await pages.firsts(asked.call)
+        stale = await pages.firsts(firsts_call(asked))
         second = trio.current_time() - began
         await trio.sleep(1)
-        fresh = await pages.firsts(asked.call)
+        fresh = await pages.firsts(firsts_call(asked))
 
         assert first > 0.005
         assert second < 0.005

@@ -8,6 +8,8 @@ import trio
 
 from qmq.admin.definitions import definitions_response
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE
+from qmq.verbs.definitions import ListDefinitions
+from qmq.verbs.verb import VerbRequest
 
 
 async def test_many_definitions_are_encoded_in_turns(nursery: trio.Nursery) -> None:
@@ -23,8 +25,7 @@ async def test_many_definitions_are_encoded_in_turns(nursery: trio.Nursery) -> N
             await trio.lowlevel.checkpoint()
 
     nursery.start_soon(count)
-    headers = {"destination": "/control/definitions/list/binding"}
-    response = await definitions_response(context, headers, b"", None, "")
+    response = await definitions_response(context, VerbRequest(ListDefinitions(), "/binding", {}))
     nursery.cancel_scope.cancel()
 
     rows = [{"kind": "binding", "name": name, "value": value} for name, value in values.items()]

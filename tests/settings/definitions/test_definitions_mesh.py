@@ -150,7 +150,7 @@ async def test_the_same_value_again_is_no_change(autojump_clock: MockClock) -> N
         ("put/policy/queue/q\\nFORGED", {}, r"'/queue/q\nFORGED': a name has printable characters only"),
         ("delete/policy/queue/q", "", "there is no policy /queue/q"),
         ("list/colour", "", "one of binding, exchange, limit, pause, permission, policy, queue, schema, user"),
-        ("find/policy", "", "Requests about definitions are"),
+        ("find/policy", "", "/control/definitions/put/KIND/NAME, "),
         ("import", {"qmq_definitions": 2}, "reads 1, not 2"),
         ("import", {"qmq_definitions": 1, "definitions": {"pause": {"/queue/\ud800": {}}}}, "surrogates not allowed"),
         ("import", {"what": 2}, "no definitions"),

@@ -6,42 +6,15 @@ The query has the headers (`?scope=mesh&limit=50`), the body is the body. What o
 from typing import Final
 
 from qmq.protocols.http.codec import HttpRefusal, HttpRequest
-
-SHOWS: Final = frozenset(
-    {
-        "status",
-        "conditions",
-        "count-msgs",
-        "count-subscribers",
-        "list",
-        "list-subscribers",
-        "connections",
-        "consumers",
-        "links",
-        "overview",
-        "history",
-        "rights",
-        "audit",
-        "exchanges",
-        "bindings",
-        "trace",
-        "peek",
-        "get",
-    }
-)
-"""Verbs that change nothing."""
-
-SHOWS_DEFINITIONS: Final = frozenset({"list", "get", "export"})
+from qmq.verbs.table import verb_of
 
 NOT_HEADERS: Final = frozenset({"destination", "receipt", "transaction", "reply-to", "correlation-id"})
 
 
 def control_of(request: HttpRequest, destination: str) -> dict[str, str]:
     """The headers of the SEND. Raises HttpRefusal, 405 for a GET that would change something."""
-    parts = destination.split("/")
-    verb = parts[2]
-    shows = verb in SHOWS or (verb == "definitions" and len(parts) > 3 and parts[3] in SHOWS_DEFINITIONS)
-    if request.method == "GET" and not shows:
+    verb, _ = verb_of(destination)
+    if request.method == "GET" and (verb is None or verb.changes or verb.takes_body):
         raise HttpRefusal(405, "bad-method", "This request changes something: use POST.", headers=[("allow", "POST")])
     headers = {"destination": destination}
     for name, value in request.query.items():

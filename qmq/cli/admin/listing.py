@@ -11,11 +11,14 @@ from typing import Any
 
 import click
 
-from .client import CommandClient, Endpoint, Headers, headers_of
-from .options import check_kind, client_options, json_option, rates_option, together
-from .output import Failed, byte_size, duration, print_json, printable, show_table
+from qmq.verbs.lists import List, ListSubscribers
 
-ANSWERS = "/temp-queue/answers"
+from ..client import CommandClient, Headers, headers_of
+from ..options import check_kind, together
+from ..output import Failed, byte_size, duration, print_json, printable, show_table
+from .request import ANSWERS
+from .verb import Asked, verb_options
+
 PAGE_ROWS = 1000
 """The most rows that a node sends at once."""
 
@@ -23,19 +26,15 @@ ROWS_DEFAULT = 1000
 
 Row = Mapping[str, Any]
 
-mesh_options: Callable[..., Any] = together(
-    client_options,
-    click.option("--mesh", "of_mesh", is_flag=True, help="Ask all nodes of the mesh, and merge their answers."),
-    click.option(
-        "--limit", type=click.IntRange(min=1), default=ROWS_DEFAULT, show_default=True, help="Most rows to show."
-    ),
-    json_option,
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=ROWS_DEFAULT, show_default=True, help="Most rows to show."
 )
 
-totals_options: Callable[..., Any] = together(
-    mesh_options,
+list_options: Callable[..., Any] = together(
+    click.argument("prefix", default=""),
+    verb_options(List, "oldest"),
+    limit_option,
     click.option("--totals", "with_totals", is_flag=True, help="Show totals in place of the other columns."),
-    rates_option,
 )
 
 TOTALS = ("accepted", "delivered", "acknowledged", "redelivered", "expired", "dead_lettered", "removed", "refused")
@@ -43,49 +42,48 @@ TOTALS = ("accepted", "delivered", "acknowledged", "redelivered", "expired", "de
 
 @click.command("list")
 @click.argument("prefix", default="")
-@click.option("--oldest", is_flag=True, help="Show the age of the oldest message of each queue.")
-@totals_options
-def list_queues(prefix: str, oldest: bool, **options: Any) -> None:
+@verb_options(List)
+@limit_option
+@click.option("--totals", "with_totals", is_flag=True, help="Show totals in place of the other columns.")
+def list_queues(prefix: str, asked: Asked, **options: Any) -> None:
     """List queues with messages or consumers, and declared ones.
 
     Lists names that begin with PREFIX (/queue/ may be left out), in order. A node counts the messages that it owns and
     its own consumers; with --mesh, all nodes are summed. A paused queue is listed, too.
     """
     heads = ["QUEUE", "MESSAGES", "BYTES", "IN FLIGHT", "CONSUMERS", "PAUSED"]
-    if not oldest:
-        _show(_list("queue", prefix), heads, _depths, **options)
-        return
-    _show(_list("queue", prefix), [*heads, "OLDEST"], _ages, more=[("oldest", "true")], **options)
+    if asked.given["oldest"]:
+        _show(asked, _list("queue", prefix), [*heads, "OLDEST"], _ages, **options)
+    else:
+        _show(asked, _list("queue", prefix), heads, _depths, **options)
 
 
 @click.command
-@click.argument("prefix", default="")
-@totals_options
-def topics(prefix: str, **options: Any) -> None:
+@list_options
+def topics(prefix: str, asked: Asked, **options: Any) -> None:
     """List topics and patterns with subscribers, and topics with totals.
 
     Lists names that begin with PREFIX (/topic/ may be left out), in order.
     """
-    _show(_list("topic", prefix), ["TOPIC", "CONSUMERS"], _names, **options)
+    _show(asked, _list("topic", prefix), ["TOPIC", "CONSUMERS"], _names, **options)
 
 
 @click.command
-@click.argument("prefix", default="")
-@totals_options
-def fanouts(prefix: str, **options: Any) -> None:
+@list_options
+def fanouts(prefix: str, asked: Asked, **options: Any) -> None:
     """List fanouts with a log or subscribers.
 
     Lists names that begin with PREFIX (/fanout/ may be left out), in order. Every node has its own copy of the
     messages: with --mesh, the largest copy is shown, and consumers are summed.
     """
-    _show(_list("fanout", prefix), ["FANOUT", "MESSAGES", "BYTES", "CONSUMERS"], _copies, **options)
+    _show(asked, _list("fanout", prefix), ["FANOUT", "MESSAGES", "BYTES", "CONSUMERS"], _copies, **options)
 
 
 @click.command
 @click.argument("destination", required=False)
-@mesh_options
-@rates_option
-def subscribers(destination: str | None, **options: Any) -> None:
+@verb_options(ListSubscribers)
+@limit_option
+def subscribers(destination: str | None, asked: Asked, limit: int) -> None:
     """List the subscribers of a destination.
 
     DESTINATION is /queue/NAME, /topic/NAME or /fanout/NAME. For a topic, subscriptions to matching patterns are listed,
@@ -94,14 +92,14 @@ def subscribers(destination: str | None, **options: Any) -> None:
     heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT", "DELIVERED", "ACKNOWLEDGED"]
     heads += ["DELIVERED/S", "ACKNOWLEDGED/S"]
     if destination is None:
-        _show("/control/list-subscribers", [*heads, "DESTINATION"], _subscriptions, **options)
+        _show(asked, "/control/list-subscribers", [*heads, "DESTINATION"], _subscriptions, limit=limit)
         return
     check_kind(destination, ("queue", "topic", "fanout"))
     if destination.startswith("/fanout/"):
         heads, cells = [*heads[:5], *heads[7:], "BEHIND"], _followers
     else:
         cells = _places
-    _show(f"/control/list-subscribers{destination}", heads, cells, **options)
+    _show(asked, f"/control/list-subscribers{destination}", heads, cells, limit=limit)
 
 
 def _list(kind: str, prefix: str) -> str:
@@ -110,32 +108,29 @@ def _list(kind: str, prefix: str) -> str:
 
 
 def _show(
+    asked: Asked,
     request: str,
     heads: Sequence[str],
     cells: Callable[[Row], Sequence[object]],
     *,
-    node: Endpoint,
-    of_mesh: bool,
     limit: int,
-    as_json: bool,
     with_totals: bool = False,
-    rates: int | None = None,
-    more: Headers = (),
 ) -> None:
+    rates = asked.given["rate_seconds"]
     if cells not in (_places, _subscriptions, _followers) and (with_totals or rates):
         heads, cells = _head_and_cells(heads[0], "_per_second" if rates else "")
     rows: list[Row] = []
     missing: set[str] = set()
     is_cut = False
-    with node.connect() as client:
-        for page in pages(client, request, of_mesh=of_mesh, rates=rates, more=more):
+    with asked.node.connect() as client:
+        for page in pages(client, request, asked.headers):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())
             if len(rows) > limit or (len(rows) == limit and "next" in page):
                 is_cut = True
                 break
     rows = rows[:limit]
-    if as_json:
+    if asked.as_json:
         print_json({"rows": rows, "nodes_missing": sorted(missing), "cut": is_cut})
         return
     show_table(heads, [cells(row) for row in rows])
@@ -145,12 +140,9 @@ def _show(
         click.echo(f"qmq: not counted, because they did not answer: {printable(', '.join(sorted(missing)))}", err=True)
 
 
-def pages(
-    client: CommandClient, request: str, *, of_mesh: bool, rates: int | None = None, more: Headers = ()
-) -> Iterator[dict[str, Any]]:
+def pages(client: CommandClient, request: str, headers: Headers) -> Iterator[dict[str, Any]]:
     """The pages of a list, each with its `rows`. Raises Failed if an answer is not a page."""
-    asked = headers_of(destination=request, reply_to=ANSWERS, limit=PAGE_ROWS)
-    asked += [*more, *headers_of(scope="mesh" if of_mesh else None, rate_seconds=rates)]
+    asked = [*headers_of(destination=request, reply_to=ANSWERS, limit=PAGE_ROWS), *headers]
     after = ""
     while True:
         client.write(client.frame("SEND", [*asked, ("after", after)]))
