@@ -15,8 +15,8 @@ from qmq.errors import Refused
 from qmq.gateways.stomp import StompGateway
 from qmq.protocols.http.codec import HttpRequest
 from qmq.protocols.http.gateway.authorization import authorization_of, parse_authorization
+from qmq.protocols.http.gateway.bodies import MESSAGES_MAX
 from qmq.protocols.http.gateway.responses import HttpEncoder
-from qmq.protocols.http.gateway.sends import MESSAGES_MAX
 from qmq.protocols.http.part import WebPart
 from qmq.protocols.http.pull_session import PullSession
 from qmq.sessions.clients.admission import PendingLogin

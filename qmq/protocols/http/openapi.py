@@ -5,9 +5,12 @@ others.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from qmq.protocols.http.gateway.routes import ACTIONS, KINDS
 from qmq.protocols.http.openapi_parts import (
@@ -25,6 +28,9 @@ from qmq.protocols.http.openapi_parts import (
     value_of,
 )
 from qmq.protocols.http.stomp.long_poll import WAIT_SECONDS_MAX as LONG_POLL_SECONDS_MAX
+from qmq.verbs.lists import QueuePage
+from qmq.verbs.table import VERBS
+from qmq.verbs.verb import Option, Verb, options_of
 
 CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
 NAMES: Final[Mapping[str, Json]] = {
@@ -51,9 +57,6 @@ IN_SESSION: Final[Json] = {
 SEND: Final = (
     "The body is the message, or a batch in JSON. The response is sent when all messages are as durable as asked. "
     "A batch is accepted as a whole or not at all. Headers Qmq-Header-NAME travel as headers of the message."
-)
-REQUEST: Final = (
-    "As in the control destinations of STOMP: list/queue, peek/queue/NAME, purge/queue/NAME, definitions/export …"
 )
 
 
@@ -109,10 +112,46 @@ def _login(about: str, schema: str, cookie: str) -> Json:
     return {"200": response(about, schema, headers=headers)}
 
 
+def _paths_of(verb: type[Verb]) -> Json:
+    """The requests of a control verb: one for each kind of destinations, and for what may be left out."""
+    options = [
+        parameter(name.replace("-", "_"), "query", *schema_of(option)) for name, option in options_of(verb).items()
+    ]
+    more: Json = {"requestBody": content({})} if verb.takes_body else {}
+    done = response("What was done." if verb.changes else "The facts.", value_of("object"))
+    paths: Json = {}
+    forms = [verb.form.replace("|".join(verb.kinds()), kind) for kind in verb.kinds()] or [verb.form]
+    if "[" in verb.form:
+        forms = [verb.word(), re.sub(r"\[?/\[?(\w+)\]", r"/\1", verb.form)]
+    for form in forms:
+        names = re.findall(r"\b[A-Z][A-Z-]*", form)
+        words = [word.lower().replace("-", "_") for word in names]
+        for name, word in zip(names, words, strict=True):
+            form = form.replace(name, f"{{{word}}}")
+        kind = form.removeprefix(verb.word()) if len(forms) > 1 else ""
+        where = [parameter(word, "path", "", value_of("string")) for word in words]
+        paths[f"/v1/control/{form}"] = {
+            "post" if verb.changes or verb.takes_body else "get": _operation(
+                "administration",
+                re.sub(r"\W+", "_", f"{verb.word()}{kind.removesuffix('/{name}')}").strip("_"),
+                verb.summary(),
+                {"200": done},
+                parameters=[*where, *options],
+                **more,
+            )
+        }
+    return paths
+
+
+def schema_of(option: Option) -> tuple[str, Json]:
+    """The description of an option of a verb, and its schema."""
+    schema = msgspec.json.schema(Annotated[option.kind, option.meta])
+    return schema.pop("description"), schema
+
+
 def _paths() -> Json:
     anything: Json = {}
     text, some = value_of("string"), value_of("object")
-    request = parameter("request", "path", REQUEST, text)
     csrf = ref("parameters", "QmqCsrfHeader")
     paths: Json = {f"/v1/{kind}/{{name}}/messages": {"post": _send(KINDS[kind])} for kind in ACTIONS["messages"][2]}
     paths["/v1/queues/{name}/receive"] = {
@@ -133,28 +172,14 @@ def _paths() -> Json:
             "settle",
             "Settle received messages, or extend their time, on any node.",
             {"200": response("One result for each token.", "AckResults")},
-            requestBody=body("Acks"),
+            requestBody=body("AcksBody"),
         )
     }
     paths |= {f"/v1/{kind}/{{name}}/events": {"get": _follow(KINDS[kind])} for kind in ACTIONS["events"][2]}
+    paths |= _paths_of(QueuePage)
+    for verb in VERBS.values():
+        paths |= _paths_of(verb)
     return paths | {
-        "/v1/control/{request}": {
-            "get": _operation(
-                "administration",
-                "show",
-                "A control request that changes nothing.",
-                {"200": response("The facts.", some)},
-                parameters=[request, *ref("parameters", "Scope")],
-            ),
-            "post": _operation(
-                "administration",
-                "administer",
-                "Any control request. The query has its headers, the body its body.",
-                {"200": response("What was done.", some)},
-                parameters=[request],
-                requestBody=content(anything),
-            ),
-        },
         "/v1/schemas/message.avsc": {
             "get": _operation(
                 "messages", "schema", "The Avro schema of messages.", {"200": response("Avro 1.11.", some)}, **PUBLIC
@@ -218,13 +243,13 @@ def _paths() -> Json:
                 "console",
                 "login_now",
                 "The login of the client, and the token that requests of a browser with the cookie need.",
-                {"200": response("The login.", "Login")},
+                {"200": response("The login.", "LoginState")},
             ),
             "post": _operation(
                 "console",
                 "log_in",
                 "Log a browser in: Authorization becomes a cookie of this node.",
-                _login("The login.", "Login", "HttpOnly, SameSite=Strict."),
+                _login("The login.", "LoginState", "HttpOnly, SameSite=Strict."),
                 security=[{"basic": []}, {"bearer": []}],
                 parameters=csrf,
             ),

@@ -21,6 +21,7 @@ from qmq.engine.runtime.contexts import MeshPeers, Tasks
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
 from qmq.errors import Refused
+from qmq.protocols.http.gateway.bodies import Receive
 from qmq.protocols.http.gateway.pulls import (
     EXPIRED,
     RECEIVE_BYTES_MAX,
@@ -28,9 +29,9 @@ from qmq.protocols.http.gateway.pulls import (
     AckRequest,
     AckToken,
     PullEncoder,
-    Receive,
     received_facts,
     settling,
+    subscribe_of,
 )
 from qmq.protocols.http.gateway.responses import encode_refusal
 from qmq.sessions.clients.admission import PendingLogin
@@ -186,7 +187,7 @@ class PullSession:
         self._encoder.received[id] = []
         received: list[Delivery] = []
         try:
-            await self._obey([wanted.subscribe(queue, id)])
+            await self._obey([subscribe_of(wanted, queue, id)])
             async with trio.open_nursery() as nursery:
                 self._receiving = nursery.cancel_scope
                 nursery.start_soon(self._cancel_when_left, until_left, nursery.cancel_scope)
@@ -215,7 +216,7 @@ class PullSession:
         deadline = trio.current_time() + wanted.wait_seconds
         if not received and not wanted.wait_seconds:
             deadline += EMPTY_SECONDS
-        while len(_fitting(received)) == len(received) < wanted.most and self.id in self._context.broker.sessions:
+        while len(_fitting(received)) == len(received) < wanted.max and self.id in self._context.broker.sessions:
             if self._dialogue.is_stopping:
                 return
             self._dialogue.changed.clear()

@@ -7,14 +7,15 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
 import trio
 
 from qmq.errors import Refused
 from qmq.mesh.peers.kinds import RequestKind
 from qmq.mesh.peers.peer_json import decode_json
-from qmq.protocols.http.gateway.pulls import ACTIONS, EXPIRED, UNREACHABLE, AckRequest, AckToken
+from qmq.protocols.http.gateway.bodies import Action
+from qmq.protocols.http.gateway.pulls import EXPIRED, UNREACHABLE, AckRequest, AckToken
 from qmq.protocols.http.pull_session import PullContext, PullSession
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.sessions.clients.session import ClientSession
@@ -116,5 +117,5 @@ class Pulls:
             ]
         except (ValueError, TypeError, KeyError):
             raise Refused("bad-body", "this is no request about deliveries") from None
-        known = [ack if ack.action in ACTIONS else ack._replace(token=None) for ack in acks]
+        known = [ack if ack.action in get_args(Action) else ack._replace(token=None) for ack in acks]
         return json.dumps(await self._settle_here(known, user)).encode()

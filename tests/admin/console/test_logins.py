@@ -109,7 +109,7 @@ async def test_responses_have_the_fields_that_are_described(autojump_clock: Mock
         login = (await browser.log_in("observer")).facts
         logout = (await browser.post("/v1/console/logout")).facts
 
-    assert set(login) == set(schemas["Login"]["properties"])
+    assert set(login) == set(schemas["LoginState"]["properties"])
     assert set(logout) == set(schemas["LoggedOut"]["properties"])
 
 

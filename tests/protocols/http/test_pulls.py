@@ -12,7 +12,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.errors import Refused
 from qmq.protocols.http import pull_session
-from qmq.protocols.http.gateway.pulls import ACKS_MAX
+from qmq.protocols.http.gateway.bodies import ACKS_MAX
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig, eventually, subscribe
 from tests.node.stuck_rig import StuckRig

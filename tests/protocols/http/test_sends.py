@@ -13,7 +13,8 @@ from qmq.protocols.http import calls
 from qmq.protocols.http.calls import FRAMES_AT_ONCE, THREAD_BYTES
 from qmq.protocols.http.codec import HttpRequest
 from qmq.protocols.http.gateway.avro import container
-from qmq.protocols.http.gateway.sends import MESSAGES_MAX, VALUE_BYTES, sends_of
+from qmq.protocols.http.gateway.bodies import MESSAGES_MAX
+from qmq.protocols.http.gateway.sends import VALUE_BYTES, sends_of
 from qmq.protocols.http.part import PARSED_AT_ONCE
 from qmq.sessions.frame_loop import FrameLoop
 from qmq.wire.stomp import Frame

@@ -19,10 +19,8 @@ from qmq.gateways.headers import OWN_HEADERS, retain, truth
 from qmq.protocols.http.codec import HttpRefusal, HttpRequest
 from qmq.protocols.http.gateway.avro import AVRO, messages_in
 from qmq.protocols.http.gateway.avro_reader import MAGIC, VALUES_PER_RECORD
+from qmq.protocols.http.gateway.bodies import MESSAGES_MAX, Batch, BatchMessage, Value, checked
 from qmq.wire.stomp import Frame, Head, Limits, Version
-
-MESSAGES_MAX: Final = 10_000
-"""Of one batch. It is decided and written as a whole."""
 
 CHECKED_BYTES: Final = 1 << 20
 """In a larger batch the values are counted before it is parsed: 16 MiB of empty lists would take 400 MB."""
@@ -189,13 +187,14 @@ def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) ->
         raise Refused("bad-body", f"A batch has 1 to {MESSAGES_MAX} messages.")
     commit = {"transaction": TRANSACTION}
     if "receipt_level" in batch:
-        commit["receipt-level"] = _text("receipt_level", batch["receipt_level"])
+        checked({"messages": [{}], "receipt_level": batch["receipt_level"]}, Batch)
+        commit["receipt-level"] = _text(batch["receipt_level"])
     frames = [Frame(Head("BEGIN", {"transaction": TRANSACTION}, Version.V12), b"", None)]
     heads: dict[tuple[tuple[str, str], ...], Head] = {}
     plain = Head("SEND", {"destination": destination, "transaction": TRANSACTION}, Version.V12)
     for number, message in enumerate(messages):
         try:
-            if isinstance(message, dict) and len(message) == 1 and "body" in message:
+            if isinstance(message, dict) and len(message) == 1 and isinstance(message.get("body"), str | bytes):
                 body = _body("body", message["body"])
                 _check_body(body, limits)
                 frames.append(Frame(plain, body, None))
@@ -215,34 +214,26 @@ def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) ->
     return frames
 
 
-def _message_of(message: object, destination: str) -> tuple[Headers, bytes]:
-    if not isinstance(message, dict):
-        raise Refused("bad-body", "A message is an object.")
+def _message_of(message: Any, destination: str) -> tuple[Headers, bytes]:
+    body = message.get("body") if isinstance(message, dict) else None
+    checked({**message, "body": ""} if isinstance(body, bytes) else message, BatchMessage)
     headers: Headers = {"destination": destination, "transaction": TRANSACTION}
     body = b""
-    given = [name for name in BODIES if name in message]
-    if len(given) > 1:
+    if all(name in message for name in BODIES):
         raise Refused("bad-body", "A message has body or body_base64, not both.")
     for name, value in message.items():
         if name in BODIES:
             body = _body(name, value)
         elif name == "headers":
             headers |= _own_headers(value)
-        elif name == "routing_keys" and isinstance(value, list):
-            headers[ROUTING_KEYS] = json.dumps(value)
-        elif name in OPTIONS and name != "receipt_level":
-            headers[OPTIONS[name]] = _text(name, value)
         else:
-            known = ", ".join([*BODIES, "headers", *(option for option in OPTIONS if option != "receipt_level")])
-            raise Refused("bad-body", f"A message has no member {name!r}; members are {known}.")
+            headers[OPTIONS[name]] = json.dumps(value) if isinstance(value, list) else _text(value)
     return headers, body
 
 
-def _body(name: str, value: object) -> bytes:
+def _body(name: str, value: str | bytes) -> bytes:
     if isinstance(value, bytes):
         return value
-    if not isinstance(value, str):
-        raise Refused("bad-body", f"The member {name} is text; other JSON is sent as text, or with its content_type.")
     try:
         return value.encode() if name == "body" else base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
@@ -250,14 +241,10 @@ def _body(name: str, value: object) -> bytes:
         raise Refused("bad-body", f"The member {name} {problem}.") from None
 
 
-def _own_headers(value: object) -> Headers:
-    if not isinstance(value, dict):
-        raise Refused("bad-body", "The member headers is an object of names and values.")
-    found = {}
-    for name, one in value.items():
+def _own_headers(value: Mapping[str, Value]) -> Headers:
+    for name in value:
         _check_name(name)
-        found[name] = _text(f"headers.{name}", one)
-    return found
+    return {name: _text(one) for name, one in value.items()}
 
 
 def _headers_of_request(request: HttpRequest, destination: str) -> Headers:
@@ -308,14 +295,8 @@ def _check_body(body: bytes, limits: Limits) -> None:
         raise Refused("body-too-large", f"The body of a message has at most {limits.body_bytes_max} bytes.")
 
 
-def _text(name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    raise Refused("bad-body", f"The value of {name} is text, a whole number, true or false.")
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _media_type(request: HttpRequest) -> str:

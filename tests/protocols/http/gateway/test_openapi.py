@@ -12,6 +12,8 @@ from qmq.protocols.http.gateway.events import OPTIONS as STREAM_OPTIONS
 from qmq.protocols.http.gateway.routes import ACTIONS, CONSOLE, KINDS, PLAIN, Call, route_of
 from qmq.protocols.http.gateway.sends import BY_HEADER, OPTIONS
 from qmq.protocols.http.openapi import openapi
+from qmq.verbs.table import VERBS, verb_of
+from qmq.verbs.verb import CONTROL
 
 API = json.loads(openapi())
 UNDESCRIBED = {Call.STOMP, Call.SCRIPT}
@@ -23,7 +25,7 @@ PATHS = [(path, method) for path, methods in API["paths"].items() for method in 
 @pytest.mark.parametrize(("path", "method"), PATHS)
 def test_each_described_request_has_a_route(path: str, method: str) -> None:
     http = HttpConnection(HttpLimits())
-    target = re.sub(r"\{request\}", "list/queue", re.sub(r"\{\w+\}", "x", path) if "request" not in path else path)
+    target = re.sub(r"\{\w+\}", "x", path)
     http.receive(f"{method.upper()} {target} HTTP/1.1\r\nhost: h\r\n\r\n".encode())
     request = http.next_request()
 
@@ -51,7 +53,7 @@ def test_requests_of_the_console_are_described_with_their_methods() -> None:
 
 
 def test_options_of_messages_are_described() -> None:
-    message = API["components"]["schemas"]["Message"]["properties"]
+    message = API["components"]["schemas"]["BatchMessage"]["properties"]
     headers = {one["name"].lower() for one in API["components"]["parameters"].values() if one["in"] == "header"}
 
     assert set(message) == {*OPTIONS, "body", "body_base64", "headers"} - {"receipt_level"}
@@ -118,3 +120,19 @@ def test_links_lead_to_operations_that_have_their_parameters() -> None:
         _, shared = operations[link["operationId"]]
         names = {API["components"]["parameters"][one["$ref"].rpartition("/")[2]]["name"] for one in shared}
         assert set(link.get("parameters", {})) <= names
+
+
+def test_each_verb_is_described_with_its_options() -> None:
+    described = {path.removeprefix("/v1/control/"): one for path, one in API["paths"].items() if "/control/" in path}
+
+    assert {verb_of(f"{CONTROL}{path}")[0] for path in described} == set(VERBS.values())
+    assert set(described["kick/{id}"]["post"]) >= {"operationId", "summary", "parameters", "responses"}
+    options = {one["name"]: one for one in described["purge/queue/{name}"]["post"]["parameters"]}
+    assert set(options) == {"name", "selector", "count", "scope", "dry_run"}
+    assert options["count"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 10**12}
+
+
+def test_each_operation_has_an_id_of_its_own() -> None:
+    ids = [API["paths"][path][method]["operationId"] for path, method in PATHS]
+
+    assert sorted(set(ids)) == sorted(ids)

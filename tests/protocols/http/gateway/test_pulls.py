@@ -7,16 +7,15 @@ import pytest
 
 from qmq.errors import Refused
 from qmq.protocols.http.codec import HttpRefusal
+from qmq.protocols.http.gateway.bodies import ACKS_MAX, RECEIVE_MAX, Receive
 from qmq.protocols.http.gateway.control import control_of
 from qmq.protocols.http.gateway.pulls import (
-    ACKS_MAX,
-    RECEIVE_MAX,
     AckRequest,
     AckToken,
-    Receive,
     acks_of,
     receive_of,
     settling,
+    subscribe_of,
 )
 from tests.protocols.http.gateway.support import request_of
 
@@ -32,13 +31,17 @@ def acks(*rows: Any) -> list[AckRequest]:
 
 
 def test_an_empty_body_receives_one_message_at_once() -> None:
-    assert receive_of(request_of("POST", "/")) == Receive(1, 0.0, 30.0, None) == receive()
+    assert (
+        receive_of(request_of("POST", "/"))
+        == Receive(max=1, wait_seconds=0.0, ack_timeout_seconds=30.0, selector=None)
+        == receive()
+    )
 
 
 def test_a_receive_is_a_subscription_with_a_credit_and_a_time() -> None:
     wanted = receive(max=RECEIVE_MAX, wait_seconds=60, ack_timeout_seconds=43_200, selector="a = 1")
 
-    frame = wanted.subscribe("/queue/q", "r1")
+    frame = subscribe_of(wanted, "/queue/q", "r1")
 
     assert frame.head.headers == {
         "destination": "/queue/q",
@@ -113,7 +116,7 @@ def test_a_text_that_is_no_token_names_no_delivery(text: str) -> None:
 def test_an_ack_that_makes_no_sense_is_named(wrong: Any) -> None:
     with pytest.raises(Refused) as refused:
         acks({"ack_token": TOKEN.text}, wrong)
-    assert refused.value.message.startswith("acks[1] ")
+    assert refused.value.message.startswith("acks[1]")
 
 
 def test_a_request_has_at_least_one_and_not_too_many_acks() -> None:
@@ -123,6 +126,13 @@ def test_a_request_has_at_least_one_and_not_too_many_acks() -> None:
             acks(*[{"ack_token": "x"}] * count)
     with pytest.raises(Refused):
         acks_of(request_of("POST", "/", b'{"acks": {}}'))
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xdf", b'"\xdf"', b"[" * 100_000, b"nul"])
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        receive_of(request_of("POST", "/", body))
+    assert refused.value.code == "bad-body"
 
 
 @pytest.mark.parametrize(
@@ -173,8 +183,10 @@ def test_what_changes_something_needs_post(verb: str) -> None:
     assert control_of(request_of("POST", "/"), f"/control/{verb}/x")
 
 
-SHOWS = "status conditions list list-subscribers count-msgs count-subscribers connections links".split()
-SHOWS += "exchanges bindings overview history rights audit trace peek get".split()
+SHOWS = (
+    "status conditions list list-subscribers count-msgs count-subscribers connections links exchanges bindings".split()
+)
+SHOWS += "overview history rights audit trace peek get".split()
 
 
 @pytest.mark.parametrize("verb", [*SHOWS, "definitions/list", "definitions/get", "definitions/export"])

@@ -8,7 +8,8 @@ import pytest
 from qmq.errors import Refused
 from qmq.gateways.copies import further_keys
 from qmq.protocols.http.codec import HttpRefusal
-from qmq.protocols.http.gateway.sends import MESSAGES_MAX, OPTIONS, sends_of, single_of
+from qmq.protocols.http.gateway.bodies import MESSAGES_MAX
+from qmq.protocols.http.gateway.sends import OPTIONS, sends_of, single_of
 from qmq.wire.stomp import Frame, Limits
 from tests.protocols.http.gateway.support import request_of
 
