@@ -16,47 +16,15 @@ from qmq.access.rules import Action
 from qmq.verbs import definitions, lists, messages, nodes, queues, routing
 from qmq.verbs.verb import CONTROL, NO_HEADERS, Effect, Verb
 
+MODULES: Final = (queues, routing, messages, lists, nodes, definitions)
+
 VERBS: Final[dict[str, type[Verb]]] = {
     verb.word(): verb
-    for verb in (
-        nodes.Status,
-        nodes.ListConditions,
-        lists.List,
-        lists.CountMessages,
-        lists.CountSubscribers,
-        lists.ListSubscribers,
-        queues.Purge,
-        queues.MoveMessages,
-        queues.Redrive,
-        queues.Delete,
-        queues.Declare,
-        queues.PauseQueue,
-        queues.ResumeQueue,
-        messages.Peek,
-        messages.Get,
-        messages.Trace,
-        nodes.Connections,
-        nodes.Links,
-        nodes.Kick,
-        nodes.Retire,
-        routing.ListExchanges,
-        routing.ListBindings,
-        routing.Bind,
-        routing.Unbind,
-        nodes.ShowOverview,
-        nodes.ShowHistory,
-        nodes.ShowAudit,
-        nodes.ShowRights,
-        nodes.PasswordHash,
-        definitions.ListDefinitions,
-        definitions.GetDefinition,
-        definitions.PutDefinition,
-        definitions.DeleteDefinition,
-        definitions.ExportDefinitions,
-        definitions.ImportDefinitions,
-    )
+    for module in MODULES
+    for verb in vars(module).values()
+    if isinstance(verb, type) and issubclass(verb, Verb) and verb.form and verb is not lists.QueuePage
 }
-"""What begins a request, a word or two, → its verb."""
+"""What begins a request, a word or two, → its verb: all that these modules declare."""
 
 
 def verb_of(destination: str, headers: Mapping[str, str] = NO_HEADERS) -> tuple[type[Verb] | None, str]:
