@@ -1,10 +1,10 @@
 """Measure pages of the queues of a node that has many: how long each takes, and how long it keeps the event loop.
 
-    python -m benchmarks.queue_pages [--queues 1000000] [--sorts name,depth,oldest,rate]
+    python -m benchmarks.queue_pages [--queues 1000000] [--stored 0] [--sorts name,depth,oldest,rate]
 
 The node is whole and does nothing else. As far as counters can say so, its queues have messages. `first` is a page that
-is asked for before the node knows any order, `later` one that is asked for afterwards, and `pass` is how the node finds
-the orders. `ms` is elapsed time; the rest is processor time of the event loop: all of it, and the longest turn.
+is searched for, `later` one that is asked for afterwards. `stored` queues are only in the queue store (SQLite). `ms` is
+elapsed time; the rest is processor time of the event loop: all of it, and the longest turn.
 """
 
 import argparse
@@ -18,10 +18,13 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from benchmarks.queue_store import own_queue, slices
 from benchmarks.scrape import MS, LoopTurns, fill
-from qmq.admin.console.queue_pages import PageRequest, QueuePages
+from qmq.admin.console.queue_pages import FirstsCall, QueuePages, RowsCall
+from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
 from qmq.engine.runtime.worker import Worker
+from qmq.model.dots import Dot, Origin
 from qmq.node.main import GC_THRESHOLDS, SWITCH_SECONDS, real_environment
 from qmq.node.node import Node
 from qmq.storage.store import open_store
@@ -30,14 +33,18 @@ LATER = 5
 """Pages of each order, of which the slowest counts."""
 
 
-async def measure(queues: int, sorts: list[str], folder: Path, worker: Worker) -> None:
+async def measure(queues: int, stored: int, sorts: list[str], folder: Path, worker: Worker) -> None:
     settings = NodeSettings(
         name="pages",
         data=folder,
         stomp=(ListenerSettings(address=Address("127.0.0.1", 0)),),
-        limits=LimitSettings(destinations_max=2 * queues),
+        limits=LimitSettings(destinations_max=2 * (queues + stored)),
     )
-    node = Node(settings, None, open_store(folder, node="pages"), real_environment(worker))
+    store = open_store(folder, node="pages")
+    origin = Origin("pages", 1)
+    for part in slices(stored, lambda number: own_queue(number)._replace(dot=Dot(origin, number))):
+        store.queues.apply(part, {}, [], [], 0)
+    node = Node(settings, None, store, real_environment(worker))
     turns = LoopTurns()
     async with trio.open_nursery() as nursery:
         await nursery.start(node.run)
@@ -51,25 +58,17 @@ async def measure(queues: int, sorts: list[str], folder: Path, worker: Worker) -
             turns.reset()
             await trio.lowlevel.checkpoint()
             began = time.perf_counter()
-            found = await pages.firsts(PageRequest({"sort": sort, "filter": text}).wanted)
-            await pages.rows({"names": found["names"][:50]})
+            found = await pages.firsts(FirstsCall(sort, is_reversed=sort != "name", text=text, count=51))
+            await pages.rows(RowsCall(found.names[:50]))
             took = time.perf_counter() - began
             await trio.lowlevel.checkpoint()
             return MS * took, MS * turns.together, MS * turns.longest
 
-        pages = QueuePages(node)
-        for sort in sorts:
-            for text in ("", "7/comm"):
-                pages = QueuePages(node)
-                pages._index.keep = lambda: None  # type: ignore[method-assign]  # a pass is measured below
-                print(f"{sort:8}{text:8} first  ", say(await page(pages, sort, text)), flush=True)
-        pages = QueuePages(node)
-        turns.reset()
-        began = time.perf_counter()
-        await pages._index.picture()
-        print(f"{'pass':24}", say((MS * (time.perf_counter() - began), MS * turns.together, MS * turns.longest)))
         for sort in sorts:
             for text in ("", "7/comm", "77/comm"):
+                node.queue_catalog = QueueCatalog(node)
+                pages = QueuePages(node)
+                print(f"{sort:8}{text:8} first  ", say(await page(pages, sort, text)), flush=True)
                 found = [await page(pages, sort, text) for _ in range(LATER)]
                 print(f"{sort:8}{text:8} later  ", say(max(found)), flush=True)
         trio.lowlevel.remove_instrument(turns)
@@ -86,11 +85,12 @@ def say(found: tuple[float, float, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queues", type=int, default=1_000_000)
+    parser.add_argument("--stored", type=int, default=0)
     parser.add_argument("--sorts", default="name,depth,oldest,rate")
     chosen = parser.parse_args()
     sys.setswitchinterval(SWITCH_SECONDS)
     with tempfile.TemporaryDirectory(prefix="qmq-bench-") as folder, Worker("qmq-commits") as worker:
-        trio.run(partial(measure, chosen.queues, chosen.sorts.split(","), Path(folder, "data"), worker))
+        trio.run(partial(measure, chosen.queues, chosen.stored, chosen.sorts.split(","), Path(folder, "data"), worker))
 
 
 if __name__ == "__main__":

@@ -72,9 +72,6 @@ RETIRED: Mapping[str, str] = {
 # Names of the storage format, whose words are not retired: a record, and a flag of a batch.
 ON_DISK = {"GONE", "REST"}
 
-# Until the console's index of queues is one of the catalogue.
-NOT_YET = {"qmq/admin/console/queue_index.py", "qmq/admin/console/queue_pages.py"}
-
 # Words that no page uses for nodes and programs.
 NOT_IN_PROSE = {"told", "tells", "telling", "nobody", "somebody", "whoever", "anew", "clerk", "stretch", "mending"}
 
@@ -140,7 +137,6 @@ def test_no_name_has_a_retired_word() -> None:
     found = {
         (place(path), name)
         for path in files_with(RETIRED)
-        if place(path) not in NOT_YET
         for name in set(names(ast.parse(TEXTS[path]))) - ON_DISK
         if RETIRED.keys() & set(parts(name))
     }

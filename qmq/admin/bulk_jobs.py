@@ -13,7 +13,6 @@ from typing import Annotated, Final, NamedTuple, Protocol
 import trio
 from msgspec import Meta, Struct
 
-from qmq.admin.counts import DestinationCounts
 from qmq.broker.consumers.outcome import TURN_COST, Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.paging.pager import PAGE_MESSAGES, page_limit
@@ -44,7 +43,6 @@ UNKNOWN: Final[Facts] = {"known": False}
 class BulkContext(Engine, Committing, Reporting, Protocol):
     checkpoints: Checkpoints
     definitions: LiveDefinitions
-    counts: DestinationCounts
     queue_pager: QueuePager
     replay: Replay
 
@@ -142,8 +140,6 @@ class _Run:
             await self._settle(page)
             await context.flushed()
         if not job.is_dry_run:
-            if is_deletion:
-                context.counts.queues.pop(job.queue, None)
             out = Outcome(now_us=context.environment.now_us())
             context.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)
             context.submit(out)

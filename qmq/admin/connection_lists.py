@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from qmq.admin.facts.totals import rated
 from qmq.admin.inspection.connections import (
     REASON_CHARS_MAX,
     ConnectionRows,
@@ -13,7 +14,6 @@ from qmq.admin.inspection.connections import (
     LinksCall,
     place_of,
 )
-from qmq.admin.totals import rated
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Replies
 from qmq.mesh.peers.peer_json import Facts

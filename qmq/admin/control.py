@@ -17,19 +17,17 @@ from msgspec import Meta
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.admin.counts import (
-    OLDEST,
     Page,
-    add_ages,
     all_subscriber_rows,
     condition_rows,
     destination_rows,
-    queue_depth,
     row_key,
     subscribers_of,
 )
+from qmq.admin.facts.queue_catalog import OLDEST_AGE
+from qmq.admin.facts.totals import SINCE, Row, facts_of_totals, rates_between
 from qmq.admin.fanout_lag import DURABLES, FanoutLagContext, durable_facts, subscribers_page
 from qmq.admin.status import STATUS_BYTES_MAX, StatusContext, public_answer, status_answer
-from qmq.admin.totals import SINCE, Row, facts_of_totals, rates_between
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts, PeerCall, Text, need
@@ -134,7 +132,7 @@ async def status(context: ControlContext, asked: VerbRequest[Status]) -> Control
         raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
     rights = context.rights_of(asked.principal)
     if rights.has_all(needs_of(STATUS)):
-        await context.counts.refresh()
+        await context.shown_destinations.refresh()
         text = status_answer(context, await _node_rates(context, asked.options.rate_seconds))
     else:
         about = asked.options.about
@@ -223,14 +221,14 @@ async def respond_here(context: ControlContext, request: ControlRequest) -> Fact
     """The facts of this node alone."""
     what, about = request.what, request.about
     if what == COUNT_MESSAGES:
-        return {FACTS[what]: await queue_depth(context, about)}
+        return {FACTS[what]: await context.queue_catalog.depth(about)}
     if what == COUNT_SUBSCRIBERS:
         return {FACTS[what]: sum(1 for _ in subscribers_of(context, about))}
     if what == LIST:
         assert request.concerns is not None, about
-        page = await destination_rows(context, request.concerns, about, request.after, request.limit)
-        if request.oldest and request.concerns is DestinationKind.QUEUE:
-            await add_ages(context, page.rows)
+        page = await destination_rows(
+            context, request.concerns, about, request.after, request.limit, with_ages=request.oldest
+        )
     elif what == CONDITIONS:
         reported = context.conditions
         found = reported.past() if about == PAST else reported.present()
@@ -285,7 +283,7 @@ def sum_rows(kind: DestinationKind | None, one: Row, other: Row) -> Row:
         mine = row.setdefault(name, value)
         if name in one and isinstance(value, int | float) and isinstance(mine, int | float):
             is_copy = kind is DestinationKind.FANOUT and name in ("messages", "bytes")
-            row[name] = max(mine, value) if is_copy or name in (SINCE, OLDEST) else mine + value
+            row[name] = max(mine, value) if is_copy or name in (SINCE, OLDEST_AGE) else mine + value
     return row
 
 

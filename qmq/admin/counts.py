@@ -1,31 +1,21 @@
-"""Depths and subscribers of the destinations of one node, for control requests and lists.
+"""Destinations of one node and their subscribers, for control requests and lists; queues are in `queue_catalog`.
 
-All depths are read through this module, so other parts need not know whether a queue's messages are in memory. A node
-may have a hundred thousand destinations: names are collected on the event loop and selected in a worker thread. The
-rows of one page are then filled in on the loop. Each row is correct for the moment in which it is made, but for the
-messages in flight, which are counted before.
+A node may have a hundred thousand topics and fanouts: their names are collected on the event loop and selected in a
+worker thread. The rows of one page are then filled in on the loop.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
-from heapq import nlargest, nsmallest
+from heapq import nsmallest
 from typing import Protocol
 
-import trio
-
 from qmq.admin.conditions import Condition, urgency_key
-from qmq.admin.totals import Row, row_totals
+from qmq.admin.facts.queue_catalog import QueueCatalog
+from qmq.admin.facts.totals import Row, row_totals
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
 from qmq.broker.messages.destination import DestinationKind, kind_of
-from qmq.broker.queues.queues import Queues
-from qmq.engine.checkpoint.queue_ages import oldest_ages_us
 from qmq.engine.runtime.contexts import Engine, Tasks
-from qmq.engine.runtime.listed_parts import parts_of
 from qmq.sessions.clients.session import ClientSession
-from qmq.settings.definitions.declared_queues import DeclaredQueues
-from qmq.settings.definitions.paused_queues import PausedQueues
 from qmq.storage.fanouts.reader import FanoutInfo
 
 
@@ -40,87 +30,16 @@ class Page:
     next: str
 
 
-COUNT_SECONDS = 2.0
-"""How long a status waits for the stores."""
-
-QUEUES_COUNTED = 1000
-"""Of those in the queue store, for the status. `qmq queues` lists them all."""
-
-DEEPEST_COUNTED = 200
-"""Of the queues in memory, for the status."""
-
-TURN_DELIVERIES = 10_000
-"""Deliveries that are counted in one turn of the event loop, about a millisecond."""
-
-FANOUTS_COUNTED = 20
-
 PICKED_AT_ONCE = 2_000
 """Names of topics or fanouts from which a page is picked on the event loop; more are picked in a worker thread."""
 
 INFOS_AT_ONCE = 100
 """Fanouts whose counts are read on the event loop, if they are in memory."""
 
-OLDEST = "oldest_age_us"
-
 
 class CountsContext(Engine, Tasks, Protocol):
-    declared_queues: DeclaredQueues
-    paused_queues: PausedQueues
+    queue_catalog: QueueCatalog
     sessions: dict[int, ClientSession]
-
-
-class DestinationCounts:
-    """Counts of each fanout, of queues in the queue store, and which queues in memory are the deepest, as of the last
-    `refresh`.
-    """
-
-    def __init__(self, context: CountsContext) -> None:
-        self._context = context
-        self.fanouts: dict[str, FanoutInfo] = {}
-        self.queues: dict[str, tuple[int, int]] = {}
-        """Queue → messages and bytes."""
-        self.deepest: list[str] = []
-        self._counted: trio.Event | None = None
-
-    async def refresh(self) -> None:
-        """Count again, for the status; a worker reads what was appended since the last count.
-
-        If the stores take longer than `COUNT_SECONDS`, the last count stays.
-        """
-        if self._counted is None:
-            self._counted = trio.Event()
-            self._context.spawn(self._count)
-        with trio.move_on_after(COUNT_SECONDS):
-            await self._counted.wait()
-
-    async def _count(self) -> None:
-        run_blocking = self._context.environment.run_blocking
-        self.deepest = await self._deepest()
-        names, info = _names(self._context, DestinationKind.FANOUT), self._context.store.fanout_info
-        self.fanouts = await run_blocking(lambda: {name: info(name) for name in nsmallest(FANOUTS_COUNTED, names)})
-        stored = await run_blocking(self._context.served_rows().listing, None, QUEUES_COUNTED)
-        self.queues = {name: (messages, body_bytes) for name, messages, body_bytes in stored}
-        assert self._counted is not None
-        self._counted.set()
-        self._counted = None
-
-    async def _deepest(self) -> list[str]:
-        """By what is known of them in memory. Takes turns, for there may be a million."""
-        listed = self._context.broker.queues.listed
-        found: list[tuple[int, str]] = []
-        async for part in parts_of(listed):
-            found += [(queue.held + queue.stored, queue.name) for queue in listed[part]]
-            if len(found) > 10 * DEEPEST_COUNTED:
-                found = nlargest(DEEPEST_COUNTED, found)
-        return [name for _, name in nlargest(DEEPEST_COUNTED, found)]
-
-
-async def queue_depth(context: CountsContext, queue_name: str) -> int:
-    """Unsettled messages that this node serves, including those in flight and lent."""
-    ask = partial(context.served_rows().heads, [queue_name], 0)
-    stored = (await context.environment.run_blocking(ask)).get(queue_name)
-    messages, body_bytes = (0, 0) if stored is None else (stored.messages, stored.body_bytes)
-    return context.broker.queues.paging.depth(queue_name, messages, body_bytes)[0]
 
 
 def subscribers_of(context: CountsContext, destination: str) -> Iterable[Subscriber]:
@@ -135,22 +54,23 @@ def subscribers_of(context: CountsContext, destination: str) -> Iterable[Subscri
     return () if queue is None else queue.subscriptions
 
 
-async def destination_rows(context: CountsContext, kind: DestinationKind, prefix: str, after: str, limit: int) -> Page:
+async def destination_rows(
+    context: CountsContext, kind: DestinationKind, prefix: str, after: str, limit: int, *, with_ages: bool = False
+) -> Page:
     """The first `limit` destinations of `kind` whose name begins with `prefix` and sorts after `after`.
 
     Queues: `messages` and `bytes` that this node serves, those `in_flight` (including lent ones), `consumers` here.
     Fanouts: `messages` and `bytes` of this node's copy, `consumers` here. Topics: each name or pattern with a
-    subscription or totals here, and `consumers`. All have the totals of this node.
+    subscription or totals here, and `consumers`. All have the totals of this node. `with_ages` is about queues.
     """
     if kind is DestinationKind.QUEUE:
-        if limit == 1 and prefix > after and _is_known(context, prefix):
+        catalog = context.queue_catalog
+        if limit == 1 and prefix > after and catalog.is_known(prefix):
             # A page about one queue, which a console asks for again and again: the first of those with this prefix.
-            return Page(await queue_rows(context, [prefix]), prefix)
-        in_flight = await _in_flight(context.broker.queues)
-        find = partial(_pick_queues, context, _queue_names(context), prefix, after, limit)
-        picked, after, stored = await context.environment.run_blocking(find)
-        return Page(_queue_rows(context, picked, stored, in_flight), after)
-    names = _names(context, kind)
+            return Page(await catalog.rows([prefix], with_ages=with_ages), prefix)
+        picked, after = await catalog.names(prefix, after, limit)
+        return Page(await catalog.rows(picked, with_ages=with_ages), after)
+    names = known_names(context, kind)
     if len(names) <= PICKED_AT_ONCE:
         picked, after = _pick(names, prefix, after, limit)
     else:
@@ -163,25 +83,8 @@ async def destination_rows(context: CountsContext, kind: DestinationKind, prefix
     return Page(await _fanout_rows(context, picked), after)
 
 
-def _is_known(context: CountsContext, queue: str) -> bool:
-    """Whether this queue has a row, wherever else it may have messages."""
-    return queue in context.broker.queues.by_name or queue in context.declared_queues.texts
-
-
-def _queue_names(context: CountsContext) -> list[str]:
-    """All queues that are not only in the store, some of them twice: a million are copied in a few milliseconds."""
-    return [*context.broker.queues.by_name, *context.declared_queues.texts, *context.paused_queues.names()]
-
-
-def _pick_queues(
-    context: CountsContext, names: list[str], prefix: str, after: str, limit: int
-) -> tuple[list[str], str, dict[str, tuple[int, int]]]:
-    """As `_pick`, with the queues in the store; also what is stored of those on the page."""
-    stored = _stored(context, prefix, after, limit + 1)
-    return *_pick([*names, *stored], prefix, after, limit), stored
-
-
-def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
+def known_names(context: Engine, kind: DestinationKind) -> list[str]:
+    """Topics with a subscription or totals, or fanouts with a log or a subscription, in no order."""
     broker = context.broker
     if kind is DestinationKind.TOPIC:
         counted = (name for name in broker.totals.by_name if name.startswith("/topic/"))
@@ -189,81 +92,10 @@ def _names(context: CountsContext, kind: DestinationKind) -> list[str]:
     return list({**dict.fromkeys(broker.send_limits.logged_fanouts), **dict.fromkeys(broker.subscriptions.fanouts)})
 
 
-def _stored(context: CountsContext, prefix: str, after: str, limit: int) -> dict[str, tuple[int, int]]:
-    """Messages and body bytes of the first queues with this prefix that are in the queue store."""
-    rows = context.served_rows()
-    found: dict[str, tuple[int, int]] = {}
-    if prefix > after:
-        # The store lists names after a given one, and the prefix itself may be a name.
-        found = {queue: (head.messages, head.body_bytes) for queue, head in rows.heads([prefix], 0).items()}
-        after = prefix
-    for queue, messages, body_bytes in rows.listing(after, limit):
-        if queue.startswith(prefix):
-            found[queue] = (messages, body_bytes)
-    return found
-
-
 def _pick(names: list[str], prefix: str, after: str, limit: int) -> tuple[list[str], str]:
     """The names of a page, each once, and the last of them when more pages follow."""
     found = nsmallest(limit + 1, {name for name in names if name.startswith(prefix) and name > after})
     return found[:limit], found[limit - 1] if len(found) > limit else ""
-
-
-async def queue_rows(context: CountsContext, names: list[str]) -> list[Row]:
-    """The rows of these queues, in this order; none for a queue of which nothing is known."""
-    in_flight = await _in_flight(context.broker.queues)
-    if not context.broker.queues.has_stored:
-        # A console asks for rows again and again, and a thread takes longer than they do.
-        return _queue_rows(context, names, {}, in_flight)
-    heads = await context.environment.run_blocking(context.served_rows().heads, names, 0)
-    stored = {name: (one.messages, one.body_bytes) for name, one in heads.items()}
-    return _queue_rows(context, names, stored, in_flight)
-
-
-def _queue_rows(
-    context: CountsContext, names: list[str], stored: dict[str, tuple[int, int]], in_flight: Mapping[str, int]
-) -> list[Row]:
-    queues = context.broker.queues
-    rows: list[Row] = []
-    for name in names:
-        queue = queues.by_name.get(name)
-        row: Row = {"destination": name, "messages": 0, "bytes": 0, "in_flight": 0, "consumers": 0}
-        row["messages"], row["bytes"] = queues.paging.depth(name, *stored.get(name, (0, 0)))
-        if queue is not None:
-            row["in_flight"] = in_flight.get(name, 0)
-            row["consumers"] = len(queue.subscriptions)
-        paused = context.paused_queues.parts(name)
-        if paused:
-            row["paused"] = paused
-        declared = context.declared_queues.texts.get(name)
-        if declared is not None:
-            row["declared"] = declared
-        row |= row_totals(context.broker.totals, name)
-        if queue is not None or paused or declared is not None or row["messages"]:
-            rows.append(row)
-    return rows
-
-
-async def _in_flight(queues: Queues) -> Counter[str]:
-    """Queue → messages with consumers, lent ones too. Many are counted in turns, so some are counted before others."""
-    # Also of consumers that get nothing more: those of a receive over HTTP, for example.
-    deliveries = list(queues.deliveries.values())
-    counts: Counter[str] = Counter()
-    for begin in range(0, len(deliveries), TURN_DELIVERIES):
-        if begin:
-            await trio.lowlevel.checkpoint()
-        part = deliveries[begin : begin + TURN_DELIVERIES]
-        counts.update([one.subscription.destination for one in part if one.message.owner is None])
-    counts.update(message.envelope.destination for lent in queues.owned.lent.values() for message in lent.values())
-    return counts
-
-
-async def add_ages(context: CountsContext, rows: list[Row]) -> None:
-    """Add the age of the oldest message to rows of queues that have one."""
-    ages_us = await oldest_ages_us(context, context.served_rows(), [str(row["destination"]) for row in rows])
-    for row in rows:
-        if str(row["destination"]) in ages_us:
-            row[OLDEST] = ages_us[str(row["destination"])]
 
 
 async def _fanout_rows(context: CountsContext, names: list[str]) -> list[Row]:

@@ -18,7 +18,6 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from qmq.admin.bulk_jobs import HAS_CONSUMERS, BulkJob
-from qmq.admin.counts import DestinationCounts
 from qmq.admin.mesh_jobs import MeshJobs
 from qmq.admin.system import SystemTopics
 from qmq.broker import fanout_deletion
@@ -36,7 +35,6 @@ log = logging.getLogger("qmq.node")
 
 
 class DeletionContext(Protocol):
-    counts: DestinationCounts
     system: SystemTopics
 
     def schedule_checkpoint(self) -> None: ...
@@ -91,7 +89,6 @@ def note_deletions(context: DeletionContext, out: Outcome) -> None:
     if not out.deletions:
         return
     for one in out.deletions:
-        context.counts.fanouts.pop(one.destination, None)
         by = one.dot.origin.node
         extra = about("fanout-deleted", destination=one.destination, by=by)
         log.info("= %s was deleted on node %s", one.destination, by, extra=extra)

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Mapping
+from heapq import nsmallest
 from itertools import islice
 from typing import Any, Protocol
 
 import trio
 
 from qmq.admin.conditions import Conditions
-from qmq.admin.counts import DestinationCounts
+from qmq.admin.counts import known_names
+from qmq.admin.facts.queue_catalog import KEPT_FROM_SECONDS, QueueCatalog
+from qmq.admin.facts.totals import facts_of_totals
 from qmq.admin.node_status import (
     DedupStatistics,
     DurableRow,
@@ -22,10 +25,11 @@ from qmq.admin.node_status import (
     RetiredNode,
     TopicStatistics,
 )
-from qmq.admin.totals import facts_of_totals
+from qmq.broker.messages.destination import DestinationKind
 from qmq.build import BUILD
 from qmq.engine.commit.commits import Commits
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers
+from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Tasks
+from qmq.engine.runtime.recent import Recent
 from qmq.mesh.membership.takeover import Takeover
 from qmq.mesh.peers.dedup_query import DedupQuery
 from qmq.mesh.repair.incarnation_gc import IncarnationGc
@@ -41,12 +45,57 @@ PAST_SHOWN = 20
 STATUS_BYTES_MAX = 8000
 """The response is one header of a RECEIPT, and clients bound header lines (our own at 8 KiB)."""
 
+LOOK_SECONDS = 2.0
+"""How long a status waits for the stores."""
+
 DESTINATIONS_SHOWN = 20
 FORGOTTEN_SHOWN = 50
 """Dead incarnations of which nothing is left, the newest first."""
 
 LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions", "collected", "vector")
 """Lists that are cut when the status is too long."""
+
+
+class ShownContext(Engine, Tasks, Protocol):
+    queue_catalog: QueueCatalog
+
+
+class ShownDestinations:
+    """The deepest queues of this node and the first of its fanouts, as of the last `refresh`."""
+
+    def __init__(self, context: ShownContext) -> None:
+        self._context = context
+        nothing: tuple[list[QueueSummary], list[FanoutRow]] = [], []
+        self._found = Recent(context, self._find, nothing, short_seconds=KEPT_FROM_SECONDS)
+
+    @property
+    def queues(self) -> list[QueueSummary]:
+        return self._found.value[0]
+
+    @property
+    def fanouts(self) -> list[FanoutRow]:
+        return self._found.value[1]
+
+    async def refresh(self) -> None:
+        """Look again; if the stores take longer than LOOK_SECONDS, the last ones stay."""
+        await self._found.refresh(LOOK_SECONDS)
+
+    async def _find(self) -> tuple[list[QueueSummary], list[FanoutRow]]:
+        context, broker = self._context, self._context.broker
+        sizes = await context.queue_catalog.deepest(DESTINATIONS_SHOWN)
+        queues = [
+            queue_row(context, name, depth)
+            for name, (depth, _) in sizes.items()
+            if depth or name in broker.queues.by_name
+        ]
+        names = nsmallest(DESTINATIONS_SHOWN, known_names(context, DestinationKind.FANOUT))
+        info = context.store.fanout_info
+        infos = await context.environment.run_blocking(lambda: [info(name) for name in names])
+        subscribers = broker.subscriptions.fanouts
+        return queues, [
+            FanoutRow(name, info.records, info.bytes, len(subscribers.get(name, ())))
+            for name, info in zip(names, infos, strict=True)
+        ]
 
 
 class StatusContext(Engine, Committing, MeshPeers, Protocol):
@@ -59,7 +108,7 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
     traffic: Traffic
     commits: Commits
     memory_budget: MemoryBudget
-    counts: DestinationCounts
+    shown_destinations: ShownDestinations
     journal_reads: JournalReads
     takeover: Takeover
     queue_store_repair: QueueStoreRepair
@@ -72,8 +121,6 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
 def status_of(context: StatusContext) -> NodeStatus:
     journal = context.store.journal
     broker = context.broker
-    depths = queue_depths(context)
-    deepest = sorted(depths, key=lambda name: -depths[name])[:DESTINATIONS_SHOWN]
     totals = facts_of_totals(broker.totals.node())
     return NodeStatus(
         node=context.settings.name,
@@ -93,11 +140,8 @@ def status_of(context: StatusContext) -> NodeStatus:
         held=broker.queues.held,
         disk_full=broker.send_limits.disk_full,
         memory=context.memory_budget.statistics(),
-        queues=[queue_row(context, name, depths[name]) for name in deepest],
-        fanouts=[
-            FanoutRow(name, info.records, info.bytes, len(broker.subscriptions.fanouts.get(name, ())))
-            for name, info in context.counts.fanouts.items()
-        ],
+        queues=context.shown_destinations.queues,
+        fanouts=context.shown_destinations.fanouts,
         durables=durables_of(context),
         readers=[ReaderRow(name, behind) for name, behind in sorted(context.journal_reads.readers().items())],
         slow=slow_of(context),
@@ -115,15 +159,7 @@ def status_of(context: StatusContext) -> NodeStatus:
     )
 
 
-def queue_depths(context: StatusContext) -> dict[str, int]:
-    """The deepest queues in memory, and the first of those in the queue store → unsettled messages."""
-    queues, counts = context.broker.queues, context.counts
-    names = {**dict.fromkeys(counts.deepest), **counts.queues}
-    found = {name: queues.paging.depth(name, *counts.queues.get(name, (0, 0)))[0] for name in names}
-    return {name: depth for name, depth in found.items() if depth or name in queues.by_name}
-
-
-def queue_row(context: StatusContext, name: str, depth: int) -> QueueSummary:
+def queue_row(context: Engine, name: str, depth: int) -> QueueSummary:
     """One row of the status; `ready` counts what is in memory."""
     queue = context.broker.queues.by_name.get(name)
     if queue is None:

@@ -14,11 +14,11 @@ import trio
 from qmq import __version__
 from qmq.access.rules import Principal
 from qmq.admin.console.requests import ConsoleRequests
-from qmq.admin.counts import DestinationCounts
 from qmq.admin.deletion import note_deletions
+from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.admin.mesh_jobs import MeshJobs
 from qmq.admin.policies import Policies, broker_limits, wire_limits
-from qmq.admin.status import peers_of
+from qmq.admin.status import ShownDestinations, peers_of
 from qmq.admin.system import SystemTopics
 from qmq.admin.verbs import control_response
 from qmq.broker.broker import Broker
@@ -191,7 +191,8 @@ class NodeParts(NodeServices):
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
         self.audit = self.system.audit
         self.refusals = Refusals(self.beats, self.audit)
-        self.counts = DestinationCounts(self)
+        self.queue_catalog = QueueCatalog(self)
+        self.shown_destinations = ShownDestinations(self)
         self.addresses: list[tuple[str, int]] = []
         self.web_addresses: list[tuple[str, int]] = []
         self.amqp_addresses: list[tuple[str, int]] = []

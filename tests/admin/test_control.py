@@ -9,8 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin import counts
-from qmq.admin.counts import queue_rows
+from qmq.admin.facts import queue_catalog
 from qmq.broker.queues.paging.pager import Pager
 from qmq.config import User
 from tests.node.mesh_rig import MeshRig
@@ -208,7 +207,7 @@ async def test_status_looks_at_many_queues_in_turns(autojump_clock: MockClock, m
 async def test_list_counts_many_messages_in_flight_in_turns(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "TURN_DELIVERIES", 2)
+    monkeypatch.setattr(queue_catalog, "TURN_DELIVERIES", 2)
     async with Rig().run() as rig, trio.open_nursery() as nursery:
         client = await rig.connect()
         await client.send(*[send("/queue/q", "x") for _ in range(9)], subscribe("/queue/q", ack="client-individual"))
@@ -222,7 +221,7 @@ async def test_list_counts_many_messages_in_flight_in_turns(
                 await trio.lowlevel.checkpoint()
 
         nursery.start_soon(count)
-        (row,) = await queue_rows(rig.alive, ["/queue/q"])
+        (row,) = await rig.alive.queue_catalog.rows(["/queue/q"])
         nursery.cancel_scope.cancel()
 
     assert row["in_flight"] == 9

@@ -8,8 +8,8 @@ import trio
 
 from qmq import __version__
 from qmq.admin.conditions import Conditions
+from qmq.admin.facts.totals import facts_of_totals
 from qmq.admin.inspection.connections import LinksCall, link_rows
-from qmq.admin.totals import facts_of_totals
 from qmq.build import BUILD
 from qmq.engine.runtime.contexts import Engine, MeshPeers, Tasks
 from qmq.mesh.membership.takeover import Takeover

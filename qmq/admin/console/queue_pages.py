@@ -11,23 +11,16 @@ from typing import Annotated, ClassVar, Final, Protocol
 import trio
 from msgspec import Meta, Struct
 
-from qmq.admin.console.first_queues import QueueIndexContext, first_queues
-from qmq.admin.console.queue_index import QueueIndex, pick
 from qmq.admin.control import sum_rows
-from qmq.admin.counts import CountsContext, add_ages, queue_rows
+from qmq.admin.facts.queue_catalog import QueueCatalog
+from qmq.admin.facts.queue_search import NAME, OLDEST, QueueSearch
 from qmq.broker.messages.destination import DestinationKind
+from qmq.engine.runtime.contexts import Engine
 from qmq.mesh.peers.calls import Count, Facts, NamedCall, R, Text, Whole, need
-from qmq.verbs.lists import FILTER_CHARS_MAX, LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, QueuePage, Sort
+from qmq.verbs.lists import FILTER_CHARS_MAX, LIMIT_MAX, OFFSET_MAX, QueuePage, Sort
 
 PREFIX: Final = "/queue/"
-USUAL: Final = (("depth", True), ("oldest", True), ("name", False))
-"""Orders that a console asks for, and whether the largest values come first. Rates have that of the names."""
-
-FIRST_MAX: Final = 8
-"""Pages that are remembered while the first pass is not done."""
-
-FIRST_SECONDS: Final = 30.0
-"""And for how long."""
+RATE: Final = "rate"
 
 RATE_SECONDS: Final = 4.0
 """Rates are measured over at least so long."""
@@ -80,8 +73,10 @@ class RowsCall(ConsoleCall[QueueRows], frozen=True):
     names: Annotated[list[Text], Meta(max_length=LIMIT_MAX * 10)]
 
 
-class QueuePagesContext(CountsContext, QueueIndexContext, Protocol):
+class QueuePagesContext(Engine, Protocol):
     """What pages need of the node."""
+
+    queue_catalog: QueueCatalog
 
 
 class Rates:
@@ -129,78 +124,34 @@ class QueuePages:
 
     def __init__(self, context: QueuePagesContext) -> None:
         self._context = context
-        self._index = QueueIndex(context)
         self._rates = Rates(context)
-        self._first: dict[tuple[str, bool, str, int], tuple[float, list[tuple[str, int]]]] = {}
-        """What was found for pages while the first pass is not done."""
-        self._finding = trio.CapacityLimiter(1)
-
-    def keep(self) -> None:
-        """A console is open: the first page should not wait for its order."""
-        if self._index.keep():
-            self._context.spawn(self._find_usual)
-
-    async def _find_usual(self) -> None:
-        """The pages that a console asks for first, until the pass is done."""
-        for by, is_reversed in USUAL:
-            await self._find_first(by, is_reversed, "", LIMIT_DEFAULT + 1)
 
     async def firsts(self, call: FirstsCall) -> FirstQueues:
         """The reply of this node."""
         sort, is_reversed, text, count = call.sort, call.is_reversed, call.text, call.count
         await self._rates.refresh()
-        rated: dict[str, float] = {}
-        if sort == "rate":
+        catalog = self._context.queue_catalog
+        found: list[tuple[str, float]] = []
+        if sort == RATE:
             rated = {name: sum(rates) for name, rates in self._rates.by_name.items() if text in name}
-        sign = -1 if is_reversed else 1
-        first = nsmallest(count, rated, key=lambda name: (sign * rated[name], name))
-        # Queues without a rate have the rate 0, and go by name: behind the others, or before them.
-        by = "name" if sort == "rate" else sort
-        down = is_reversed and sort != "rate"
-        needed = count if is_reversed else count + len(rated)
-        ordered = None if self._index.is_ready else await self._find_first(by, down, text, needed)
-        if ordered is None:
-            picture = await self._index.picture()
-            queues = len(picture.names)
-            age_seconds = round(trio.current_time() - picture.taken_at, 1)
-            if not is_reversed or len(first) < count:
-                column = picture.columns.get(by)
-                ordered = [
-                    (picture.names[place], 0 if column is None else column[place])
-                    for place in await pick(picture, by, is_reversed=down, text=text, count=needed)
-                ]
+            sign = -1 if is_reversed else 1
+            first = nsmallest(count, rated, key=lambda name: (sign * rated[name], name))
+            busy = [(name, rated[name]) for name in first]
+            # Queues without a rate have the rate 0, and go by name: behind the others, or before them.
+            needed = count if is_reversed else count + len(rated)
+            ordered, age_seconds = await catalog.first(QueueSearch(NAME, False, needed, text))
+            others = [one for one in ordered if one[0] not in rated]
+            found = ([*busy, *others] if is_reversed else [*others, *busy])[:count]
         else:
-            registry = self._context.broker.queues
-            queues, age_seconds = len(registry.by_name) + registry.stored_names.count, 0.0
-        others: list[tuple[str, float]] = [one for one in ordered or () if one[0] not in rated]
-        busy = [(name, rated[name]) for name in first]
-        found = ([*busy, *others] if is_reversed else [*others, *busy])[:count]
-        return FirstQueues([name for name, _ in found], [value for _, value in found], queues, age_seconds)
-
-    async def _find_first(self, by: str, is_reversed: bool, text: str, count: int) -> list[tuple[str, int]] | None:
-        """The first queues in this order before the first pass is done, which begins meanwhile.
-
-        One search at a time; its result is that of all tabs until the pass is done.
-        """
-        wanted = (by, is_reversed, text, count)
-        async with self._finding:
-            if self._index.is_ready:
-                self._first.clear()
-                return None
-            now = trio.current_time()
-            self._first = {key: one for key, one in self._first.items() if now < one[0] + FIRST_SECONDS}
-            if wanted in self._first:
-                return self._first[wanted][1]
-            found = await first_queues(self._context, by, is_reversed=is_reversed, text=text, count=count)
-            if found is not None and len(self._first) < FIRST_MAX:
-                self._first[wanted] = now, found
-            self._index.keep()
-        return found
+            ordered, age_seconds = await catalog.first(QueueSearch(sort, is_reversed, count, text))
+            found += ordered
+        return FirstQueues(
+            [name for name, _ in found], [value for _, value in found], catalog.count, round(age_seconds, 1)
+        )
 
     async def rows(self, call: RowsCall) -> QueueRows:
         """The reply of this node."""
-        rows = await queue_rows(self._context, call.names)
-        await add_ages(self._context, rows)
+        rows = await self._context.queue_catalog.rows(call.names, with_ages=True)
         for row in rows:
             for field, rate in zip(RATED, self._rates.by_name.get(str(row["destination"]), ()), strict=False):
                 row[f"{field}_per_second"] = round(rate, 1)
@@ -212,11 +163,11 @@ def names_of_page(asked: QueuePage, firsts: list[FirstQueues]) -> tuple[list[str
     values: dict[str, float] = {}
     for one in firsts:
         for name, value in zip(one.names, one.values, strict=False):
-            if asked.sort == "oldest":
+            if asked.sort == OLDEST:
                 values[name] = max(value, values.get(name, 0))
             else:
                 values[name] = value + values.get(name, 0)
-    if asked.sort == "name":
+    if asked.sort == NAME:
         names = sorted(values, reverse=asked.is_reversed)
     else:
         sign = -1 if asked.is_reversed else 1

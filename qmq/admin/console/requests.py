@@ -56,10 +56,9 @@ PASSCODE_CHARS_MAX: Final = 1024
 
 
 class OverviewCall(ConsoleCall[Facts], frozen=True):
-    """What a node says of itself. `keeps_pages`: a console is open, which asks for pages next."""
+    """What a node says of itself."""
 
     name: ClassVar = "overview"
-    keeps_pages: bool = False
 
     def check(self, reply: Facts) -> None:
         need(reply, node=str, links=list, conditions=list)
@@ -128,7 +127,7 @@ class ConsoleRequests:
 
     async def overview(self) -> Facts:
         """What all nodes say of themselves, for all tabs."""
-        return self._of_nodes(await self._context.peer_rpc.ask_all(OverviewCall(keeps_pages=True)))
+        return self._of_nodes(await self._context.peer_rpc.ask_all(OverviewCall()))
 
     def _of_nodes(self, replies: Replies[Facts]) -> Facts:
         return {"node": self._context.settings.name, "nodes": replies.by_node, "nodes_missing": replies.missing}
@@ -179,8 +178,6 @@ class ConsoleRequests:
     # Of one node
 
     async def overview_here(self, call: OverviewCall) -> Facts:
-        if call.keeps_pages:
-            self._pages.keep()
         return await self._overview.facts()
 
     def history_here(self, call: HistoryCall) -> Facts:

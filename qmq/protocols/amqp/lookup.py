@@ -15,11 +15,13 @@ from qmq.admin.control import FACTS, LIST, ControlContext, ControlRequest, merge
 from qmq.gateways.rules import Rules
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from qmq.protocols.amqp.gateway.names import Vhost, exchange_name
+from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.sync import DefinitionSync
 from qmq.settings.routing.definitions import RoutingDefinitions
 
 
 class LookupContext(ControlContext, Protocol):
+    declared_queues: DeclaredQueues
     definition_sync: DefinitionSync
     routing: RoutingDefinitions
     rules: Rules

@@ -11,7 +11,6 @@ import resource
 from collections import Counter
 from typing import Final
 
-from qmq.admin.counts import queue_depth
 from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.errors import Refused
 from qmq.mesh.peers.peer_json import Facts, decode_json
@@ -216,8 +215,8 @@ async def _tube_here(context: PartContext, part: BeanstalkPart, tube: str) -> Fa
     queue, buried = queue_of(tube), buried_queue_of(tube)
     queues = context.broker.queues
     known = queues.by_name.get(queue)
-    depth = await queue_depth(context, queue)
-    depth_buried = await queue_depth(context, buried)
+    depth = await context.queue_catalog.depth(queue)
+    depth_buried = await context.queue_catalog.depth(buried)
     reserved = own = 0
     for delivery in list(queues.deliveries.values()):
         if delivery.subscription.destination in (queue, buried):
@@ -266,7 +265,9 @@ async def _delayed(context: PartContext, name: str) -> int:
 async def _names_here(context: PartContext, part: BeanstalkPart) -> dict[str, None]:
     """Tubes with jobs of this node, and those of its connections."""
     stored = await context.environment.run_blocking(context.served_rows().listing, QUEUE, LISTED_MAX)
-    names = [name for name, queue in context.broker.queues.by_name.items() if queue.depth]
+    names: list[str] = []
+    async for listed in context.queue_catalog.in_memory():
+        names += [queue.name for queue in listed if queue.depth]
     names += [name for name, messages, _ in stored if messages]
     tubes = dict.fromkeys([tube_of(name) for name in names[:LISTED_MAX] if name.startswith(QUEUE)])
     return {**dict.fromkeys(sorted(names_of(part.users))), **tubes}
@@ -276,13 +277,13 @@ async def _server_here(context: PartContext, part: BeanstalkPart) -> Facts:
     queues = context.broker.queues
     now_us = context.environment.now_us()
     total: Counter[str] = Counter()
-    in_memory = list(queues.by_name.values())
-    for queue in in_memory:
-        delayed = sum(not entry[2].settled and entry[0] > now_us for entry in queue.delayed or ())
-        total["buried" if is_buried(queue.name) else "ready"] += queue.depth - delayed
-        total["delayed"] += delayed
-        if not is_buried(queue.name):
-            total["urgent"] += sum(len(one.ready) for one in queue.levels if is_urgent(one.priority))
+    async for listed in context.queue_catalog.in_memory():
+        for queue in listed:
+            delayed = sum(not entry[2].settled and entry[0] > now_us for entry in queue.delayed or ())
+            total["buried" if is_buried(queue.name) else "ready"] += queue.depth - delayed
+            total["delayed"] += delayed
+            if not is_buried(queue.name):
+                total["urgent"] += sum(len(one.ready) for one in queue.levels if is_urgent(one.priority))
     stored = await context.environment.run_blocking(context.served_rows().listing, QUEUE, LISTED_MAX)
     for name, messages, _ in stored:
         if name not in queues.by_name:

@@ -16,7 +16,7 @@ import trio
 
 from qmq import __version__
 from qmq.admin.conditions import Conditions
-from qmq.admin.totals import facts_of_totals
+from qmq.admin.facts.totals import facts_of_totals
 from qmq.build import BUILD
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.commit.commits import Commits

@@ -1,24 +1,17 @@
 """Pages of queues in any order: found in turns, by any of the nodes, and correct for what they show."""
 
-import gc
-import random
 from typing import Any
-from weakref import ref
 
 import pytest
 import trio
-from msgspec.structs import replace
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
-from qmq.admin.console import queue_index, queue_pages
-from qmq.admin.console.first_queues import first_queues
-from qmq.admin.console.queue_index import FRESH_SECONDS, IDLE_SECONDS, SORT_AT_ONCE, TURN_QUEUES, sorted_in_turns
-from qmq.admin.console.queue_pages import RATE_SECONDS, QueueRows, Rates, RowsCall, firsts_call
-from qmq.engine.runtime.listed_parts import TURN_ITEMS
+from qmq.admin.console import queue_pages
+from qmq.admin.console.queue_pages import RATE_SECONDS, QueueRows, Rates, RowsCall
 from qmq.errors import Refused
-from qmq.verbs.lists import LIMIT_DEFAULT, LIMIT_MAX, OFFSET_MAX, QueuePage
+from qmq.verbs.lists import LIMIT_MAX, OFFSET_MAX
 from tests.node.mesh_rig import MeshRig
-from tests.node.rig import Rig, eventually, send, subscribe
+from tests.node.rig import Rig, send, subscribe
 from tests.protocols.http.rig import WebClient, dial, dial_node, web_rig
 
 
@@ -221,10 +214,7 @@ async def test_filter_finds_a_part_of_the_name_in_the_same_order(autojump_clock:
 
 @pytest.mark.parametrize("text", ["", "q"])
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_pages_follow_each_other_without_gap_or_repeat(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, order: str, text: str
-) -> None:
-    monkeypatch.setattr(queue_index, "PICK_AT_ONCE", 20)
+async def test_pages_follow_each_other_without_gap_or_repeat(autojump_clock: MockClock, order: str, text: str) -> None:
     async with web_rig().run() as rig:
         fill(rig, {f"q{number}": number % 7 for number in range(230)})
         client = await dial(rig)
@@ -276,214 +266,6 @@ async def test_node_whose_rows_are_missing_is_named(autojump_clock: MockClock, m
         assert facts["nodes_missing"] == ["b"]
 
 
-@pytest.mark.parametrize("text", ["", "9"])
-@pytest.mark.parametrize("order", ["asc", "desc"])
-@pytest.mark.parametrize("sort", ["name", "depth", "oldest", "rate"])
-async def test_first_page_is_found_without_a_pass(autojump_clock: MockClock, sort: str, order: str, text: str) -> None:
-    chance = random.Random(3)
-    async with web_rig().run() as rig:
-        depths = [number // 3 if order == "desc" else 10_000 - number for number in range(4 * TURN_QUEUES)]
-        chance.shuffle(depths)
-        fill(rig, {f"q{number}": depth for number, depth in enumerate(depths)})
-        pages = rig.alive.console._pages
-        asked = QueuePage.read({"sort": sort, "order": order, "filter": text, "limit": "200"})
-
-        first = await pages.firsts(firsts_call(asked))
-        assert not pages._index.is_ready
-        await trio.sleep(1)
-        assert pages._index.is_ready
-        later = await pages.firsts(firsts_call(asked))
-
-        assert replace(first, age_seconds=0) == replace(later, age_seconds=0)
-
-
-@pytest.mark.parametrize("text", ["", "7"])
-@pytest.mark.parametrize("count", [1, 20, 70, 300])
-@pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_first_page_by_age_has_queues_without_messages_by_name(
-    autojump_clock: MockClock, order: str, count: int, text: str
-) -> None:
-    chance = random.Random(7)
-    async with web_rig().run() as rig:
-        names = [f"q{number}" for number in range(100)]
-        chance.shuffle(names)
-        stomp = await rig.connect()
-        for name in names:
-            if chance.randrange(2):
-                await stomp.send(send(f"/queue/{name}", "x", "r"))
-                await stomp.receipt()
-                await trio.sleep(chance.choice([0, 10]))
-            else:
-                fill(rig, {name: 1})
-        await trio.sleep(10)
-        now_us = rig.alive.environment.now_us()
-
-        found = await first_queues(rig.alive, "oldest", is_reversed=order == "desc", text=text, count=count)
-
-        queues = rig.alive.broker.queues.listed
-        ages = {one.name: sum((now_us - message.timestamp_us) // 1_000_000 for message in one.ready) for one in queues}
-        sign = -1 if order == "desc" else 1
-        wanted = sorted([name for name in ages if text in name], key=lambda name: (sign * ages[name], name))
-        assert found == [(name, ages[name]) for name in wanted[:count]]
-
-
-@pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_first_page_by_depth_decides_between_equal_depths_by_name(autojump_clock: MockClock, order: str) -> None:
-    chance = random.Random(7)
-    async with web_rig().run() as rig:
-        depths = {f"q{number}": chance.randrange(5) for number in range(3 * TURN_ITEMS)}
-        fill(rig, depths)
-
-        found = await first_queues(rig.alive, "depth", is_reversed=order == "desc", text="", count=60)
-
-        sign = -1 if order == "desc" else 1
-        wanted = sorted(depths, key=lambda name: (sign * depths[name], name))[:60]
-        assert found == [(f"/queue/{name}", depths[name]) for name in wanted]
-
-
-@pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_first_page_by_depth_has_a_queue_once_that_is_declared_and_paused(
-    autojump_clock: MockClock, order: str
-) -> None:
-    async with web_rig().run() as rig:
-        client = await dial(rig)
-        for verb in ("declare", "pause"):
-            assert (await client.post(f"/v1/control/{verb}/queue/a")).status == 200
-        fill(rig, {"b": 0})
-
-        found = await first_queues(rig.alive, "depth", is_reversed=order == "desc", text="", count=2)
-
-        assert found == [("/queue/a", 0), ("/queue/b", 0)]
-
-
-async def test_first_page_has_queues_that_are_only_in_the_store(autojump_clock: MockClock) -> None:
-    rig = web_rig()
-    async with rig.run():
-        stomp = await rig.connect()
-        for name in ("deep", "deep", "deep", "flat"):
-            await stomp.send(send(f"/queue/{name}", "x", "r", persistent="true"))
-            await stomp.receipt()
-        await trio.sleep(100)
-    async with rig.run():
-        fill(rig, {"middle": 2})
-        pages = rig.alive.console._pages
-
-        found = {
-            sort: (await pages.firsts(firsts_call(QueuePage.read({"sort": sort})))).names for sort in ("depth", "name")
-        }
-
-        assert not pages._index.is_ready
-        assert found["depth"] == ["/queue/deep", "/queue/middle", "/queue/flat"]
-        assert found["name"] == ["/queue/deep", "/queue/flat", "/queue/middle"]
-        assert names(await page(await dial(rig), sort="name", filter="dee")) == ["deep"]
-
-
-async def test_first_page_by_depth_looks_behind_stored_queues_that_were_drained(autojump_clock: MockClock) -> None:
-    depths = {"a": 9, "b": 8, "c": 7, "d": 3, "e": 2}
-    rig = web_rig()
-    async with rig.run():
-        stomp = await rig.connect()
-        for name, messages in depths.items():
-            await stomp.send(*[send(f"/queue/{name}", "x", "r", persistent="true") for _ in range(messages)])
-            for _ in range(messages):
-                await stomp.receipt()
-        await rig.alive.checkpoints.checkpoint()
-    async with rig.run():
-        stomp = await rig.connect()
-        for name in "abc":
-            await stomp.send(subscribe(f"/queue/{name}", id=name))
-            await stomp.messages(depths[name])
-        await eventually(lambda: rig.alive.broker.queues.by_name["/queue/c"].held == 0)
-        pages = rig.alive.console._pages
-
-        found = await pages.firsts(firsts_call(QueuePage.read({"sort": "depth", "limit": "1"})))
-
-        assert not pages._index.is_ready
-        assert list(zip(found.names, found.values, strict=True)) == [("/queue/d", 3), ("/queue/e", 2)]
-
-
-async def test_first_page_counts_what_a_queue_in_memory_has_in_the_store(autojump_clock: MockClock) -> None:
-    async with web_rig().run() as rig:
-        fill(rig, {"flat": 1, "middle": 2})
-        queues = rig.alive.broker.queues
-        queues.by_name["/queue/flat"].stored = 3
-        queues.owned.has_stored = True
-        pages = rig.alive.console._pages
-
-        found = await pages.firsts(firsts_call(QueuePage.read({"sort": "depth"})))
-
-        assert not pages._index.is_ready
-        assert list(zip(found.names, found.values, strict=True)) == [("/queue/flat", 4), ("/queue/middle", 2)]
-
-
-@pytest.mark.parametrize("sort", ["name", "depth"])
-@pytest.mark.parametrize("turns", range(6))
-async def test_first_page_misses_no_queue_when_others_end_meanwhile(
-    autojump_clock: MockClock, sort: str, turns: int
-) -> None:
-    async with web_rig().run() as rig:
-        queues, pages = rig.alive.broker.queues, rig.alive.console._pages
-        fill(rig, {f"q{number}": 1 for number in range(2 * TURN_ITEMS)})
-        fill(rig, {"a": 2})
-        found: list[str] = []
-
-        async def find() -> None:
-            found.extend((await pages.firsts(firsts_call(QueuePage.read({"sort": sort, "limit": "1"})))).names)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(find)
-            for _ in range(turns):
-                await trio.lowlevel.checkpoint()
-            # The first queues, so that those from the end of the list take their places.
-            for number in range(TURN_ITEMS // 2):
-                queues.drop(queues.by_name[f"/queue/q{number}"])
-
-        assert queues.by_name["/queue/a"].listed_at == 0
-        assert found[0] == "/queue/a"
-
-
-@pytest.mark.parametrize("sort", ["name", "depth", "oldest", "rate"])
-async def test_open_console_finds_its_first_pages_before_they_are_asked_for(
-    autojump_clock: MockClock, sort: str
-) -> None:
-    async with web_rig().run() as rig:
-        fill(rig, {str(number): number for number in range(4 * TURN_QUEUES)})
-        pages = rig.alive.console._pages
-
-        pages.keep()
-        await wait_all_tasks_blocked()
-        fill(rig, {"0": 5 * TURN_QUEUES, "!": 1})
-        found = await pages.firsts(firsts_call(QueuePage.read({"sort": sort})))
-
-        assert not pages._index.is_ready
-        assert len(found.names) == LIMIT_DEFAULT + 1
-        assert found.names[0] == f"/queue/{4 * TURN_QUEUES - 1 if sort == 'depth' else 0}"
-
-
-async def test_pass_takes_turns_and_later_pages_do_not_wait_for_one(autojump_clock: MockClock) -> None:
-    async with web_rig().run() as rig:
-        fill(rig, {str(number): number for number in range(3 * TURN_QUEUES)})
-        pages = rig.alive.console._pages
-        asked = QueuePage.read({"sort": "depth", "limit": "1"})
-        began = trio.current_time()
-
-        await pages._index.picture()
-        first = trio.current_time() - began
-        await trio.sleep(FRESH_SECONDS * 10)
-        fill(rig, {"new": 10 * TURN_QUEUES})
-        began = trio.current_time()
-        stale = await pages.firsts(firsts_call(asked))
-        second = trio.current_time() - began
-        await trio.sleep(1)
-        fresh = await pages.firsts(firsts_call(asked))
-
-        assert first > 0.005
-        assert second < 0.005
-        assert stale.names[0] == f"/queue/{3 * TURN_QUEUES - 1}"
-        assert stale.age_seconds >= FRESH_SECONDS
-        assert fresh.names[0] == "/queue/new"
-
-
 async def test_page_about_one_queue_is_that_queue_whatever_else_begins_like_it(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as rig:
         for node, depths in (("a", {"one": 2, "one-more": 7}), ("b", {"one": 3, "one-else": 7})):
@@ -504,33 +286,6 @@ async def test_page_about_one_queue_is_that_queue_whatever_else_begins_like_it(a
         assert [row["destination"] for row in none["destinations"]] == ["/queue/one"]
 
 
-async def test_index_is_dropped_when_no_client_asks(autojump_clock: MockClock) -> None:
-    async with web_rig().run() as rig:
-        fill(rig, {"a": 1})
-        index = rig.alive.console._pages._index
-        await index.picture()
-        assert index._picture is not None
-
-        await trio.sleep(2 * IDLE_SECONDS)
-
-        assert index._picture is None
-
-
-async def test_result_of_a_pass_goes_when_the_next_one_has_taken_its_place(autojump_clock: MockClock) -> None:
-    async with web_rig().run() as rig:
-        fill(rig, {"a": 1})
-        index = rig.alive.console._pages._index
-        before = ref(await index.picture())
-        await trio.sleep(FRESH_SECONDS)
-        await index.picture()
-
-        await trio.sleep(2 * FRESH_SECONDS)
-        gc.collect()
-
-        assert index._picture is not None
-        assert before() is None
-
-
 @pytest.mark.parametrize(
     ("query", "code"),
     [
@@ -547,22 +302,3 @@ async def test_bad_request_for_a_page_is_refused(autojump_clock: MockClock, quer
         response = await (await dial(rig)).get(f"/v1/control/list/queue?{query}")
 
         assert (response.status, response.code) == (400, code)
-
-
-async def test_sorting_in_turns_sorts_and_is_never_long_at_once() -> None:
-    chance = random.Random(1)
-    turns = 0
-
-    async def turn(part: slice) -> None:
-        nonlocal turns
-        assert part.stop - part.start <= 2 * SORT_AT_ONCE
-        turns += 1
-
-    for count in (0, 1, SORT_AT_ONCE, 5 * SORT_AT_ONCE + 7, 60 * SORT_AT_ONCE):
-        values = [chance.randrange(count + 1) for _ in range(count)]
-        turns = 0
-
-        found = await sorted_in_turns(range(count), turn, lambda place, values=values: (values[place], place))
-
-        assert list(found) == sorted(range(count), key=values.__getitem__)
-        assert turns >= count / SORT_AT_ONCE

@@ -6,15 +6,8 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from qmq.protocols.http.samples import (
-    PAUSE_FACTOR,
-    PAUSE_SECONDS,
-    QUEUES_SHOWN,
-    TURN_QUEUES,
-    TURN_SECONDS,
-    WAIT_SECONDS,
-    Samples,
-)
+from qmq.engine.runtime.recent import PAUSE_FACTOR
+from qmq.protocols.http.samples import PAUSE_SECONDS, QUEUES_SHOWN, WAIT_SECONDS, Samples
 from tests.node.rig import Rig, eventually, send, subscribe
 
 
@@ -73,35 +66,6 @@ async def test_message_in_flight_is_counted_and_does_not_wait(autojump_clock: Mo
         assert (one.messages, one.consumers, one.oldest_waiting_us) == (1, 1, None)
 
 
-async def test_no_queue_is_missed_when_others_end_between_two_turns(autojump_clock: MockClock) -> None:
-    async with Rig().run() as rig:
-        queues = rig.alive.broker.queues
-        fill(rig, {f"/queue/{number}": 1 for number in range(3 * TURN_QUEUES)})
-        first, last = "/queue/0", f"/queue/{TURN_QUEUES // 2}"
-        fill(rig, {first: 7, last: 5})
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(rig.alive.web.samples.refresh)
-            await trio.sleep(1.5 * TURN_SECONDS)
-            # The first queues, so that those from the end of the list take their places.
-            for number in range(1, TURN_QUEUES // 2):
-                queues.drop(queues.by_name[f"/queue/{number}"])
-
-        assert list(shown(rig.alive.web.samples).items())[:2] == [(first, 7), (last, 5)]
-        assert len(queues.listed) == len(queues.by_name)
-        assert all(queues.listed[queue.listed_at] is queue for queue in queues.by_name.values())
-
-
-async def test_one_turn_looks_at_a_bounded_number_of_queues(autojump_clock: MockClock) -> None:
-    async with Rig().run() as rig:
-        fill(rig, {f"/queue/{number}": 1 for number in range(10 * TURN_QUEUES)})
-        began = trio.current_time()
-
-        await rig.alive.web.samples.refresh()
-
-        assert trio.current_time() - began >= 10 * TURN_SECONDS
-
-
 async def test_samples_are_taken_at_most_every_few_seconds(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         samples = rig.alive.web.samples
@@ -128,7 +92,7 @@ async def test_store_that_hangs_holds_a_scrape_up_for_a_bounded_time(autojump_cl
         calls: list[Any] = []
 
         async def stuck(call: Any) -> Any:
-            if isinstance(call, partial) and call.func.__name__ == "deepest":
+            if isinstance(call, partial) and call.func.__name__ == "free_bytes":
                 calls.append(call)
                 await free.wait()
             return await run_blocking(call)

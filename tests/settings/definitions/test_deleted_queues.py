@@ -4,7 +4,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.counts import queue_depth
 from qmq.broker.routing.binding import Binding
 from qmq.definitions.definition import Key
 from qmq.settings.definitions.deleted_queues import DeletedQueues
@@ -30,7 +29,7 @@ async def delete(mesh: MeshRig, name: str, **headers: str) -> dict[str, str]:
 
 
 async def depth(mesh: MeshRig, name: str) -> int:
-    return await queue_depth(mesh.nodes[name], Q)
+    return await mesh.nodes[name].queue_catalog.depth(Q)
 
 
 async def until_depth(mesh: MeshRig, name: str, expected: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.totals import rates_between
+from qmq.admin.facts.totals import rates_between
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from tests.admin.test_control_mesh import ask, ask_at_length, fill
 from tests.client.rig import running

@@ -1,0 +1,1 @@
+"""What a node knows of itself: its queues, its counters."""
