@@ -62,7 +62,7 @@ async def measure(count: int, folder: Path, worker: Worker) -> None:
     node = Node(with_connections_that_fit(settings), None, store, real_environment(worker))
     async with trio.open_nursery() as nursery:
         await nursery.start(node.run)
-        with clients_of(node.addresses[0][1]) as clients:
+        with clients_of(node.addresses["stomp"][0][1]) as clients:
             assert clients.stdin is not None and clients.stdout is not None
             for number in (FIRST, count):
                 tracemalloc.start()

@@ -226,6 +226,13 @@ class Section(msgspec.Struct, metaclass=SectionType, frozen=True, forbid_unknown
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+def extended(section: type[Section], more: Mapping[str, tuple[Any, Any]]) -> type[Section]:
+    """`section` with more keys: key → its type and default."""
+    defaults = {key: default for key, (_, default) in more.items()}
+    names = {"__annotations__": {key: kind for key, (kind, _) in more.items()}, "__module__": section.__module__}
+    return SectionType(section.__name__, (section,), {**names, **defaults, "__doc__": section.__doc__})  # type: ignore
+
+
 def suggest(word: str, known: Sequence[str]) -> str:
     """The closest known word, else all known words."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from qmq.protocols import PROTOCOLS
+
 ROOT = Path(__file__).parents[1]
 
 # Room of qmq → the rooms that it may import, besides itself. A room is a package, a loose module, or one of the folders
@@ -17,6 +19,7 @@ GROUND = {"errors", "model"}
 RULES = GROUND | {"access", "verbs", "wire", "broker", "gateways"}
 ENGINE = RULES | {
     "config",
+    "protocols",
     "definitions",
     "environment",
     "unix_socket",
@@ -38,7 +41,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "access": {"errors"},
     "verbs": {"errors", "access"},
     "auth": {"errors", "access"},
-    "config": {"errors", "access", "address", "auth", "model", "section"},
+    "protocols": {"address", "section"},
+    **{f"protocols/{name}/listener": {"address", "section", "protocols"} for name in PROTOCOLS},
+    "config": {"errors", "access", "address", "auth", "model", "section", "protocols"},
     "definitions": GROUND | {"config"},
     "wire": {"errors"},
     "broker": GROUND,
@@ -52,20 +57,21 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "settings": ENGINE | {"mesh"},
     "sessions": SESSIONS,
     "admin": DIALOGUE,
-    "protocols": set(),
-    "protocols/stomp": SESSIONS,
+    "protocols/stomp": SESSIONS | {"protocols/stomp/listener"},
     "protocols/http": DIALOGUE
-    | {"protocols/http/codec", "protocols/http/gateway", "protocols/http/websocket", "protocols/stomp"},
+    | {"protocols/http/codec", "protocols/http/gateway", "protocols/http/websocket", "protocols/stomp"}
+    | {"protocols/http/listener"},
     "protocols/http/codec": {"errors"},
     "protocols/http/websocket": {"errors", "protocols/http/codec"},
     "protocols/http/gateway": RULES | {"protocols/http/codec"},
-    "protocols/amqp": DIALOGUE | {"protocols/amqp/codec", "protocols/amqp/gateway"},
+    "protocols/amqp": DIALOGUE | {"protocols/amqp/listener", "protocols/amqp/codec", "protocols/amqp/gateway"},
     "protocols/amqp/codec": {"errors"},
     "protocols/amqp/gateway": RULES | {"protocols/amqp/codec"},
-    "protocols/beanstalk": DIALOGUE | {"protocols/beanstalk/codec", "protocols/beanstalk/gateway"},
+    "protocols/beanstalk": DIALOGUE
+    | {"protocols/beanstalk/listener", "protocols/beanstalk/codec", "protocols/beanstalk/gateway"},
     "protocols/beanstalk/codec": {"errors"},
     "protocols/beanstalk/gateway": RULES | {"protocols/beanstalk/codec"},
-    "node": DIALOGUE | {"protocols/stomp", "protocols/http", "protocols/amqp", "protocols/beanstalk"},
+    "node": DIALOGUE,
     "blocking": {"errors", "unix_socket", "wire"},
     "spark": GROUND | {"storage", "blocking"},
     "bench": {"errors", "address", "wire"},
@@ -215,6 +221,11 @@ def test_imports_go_one_way() -> None:
         ("config/load.py", "from ..wire.stomp import Head"),
         ("errors.py", "from . import model"),
         ("node/node.py", "import asyncio"),
+        ("node/node.py", "from qmq.protocols.http.dialogue import protocol"),
+        ("config/node.py", "from qmq.protocols.http.dialogue import protocol"),
+        ("config/node.py", "from qmq.protocols.http.listener import HttpListenerSettings"),
+        ("protocols/__init__.py", "from qmq.protocols.http.listener import DECLARATION"),
+        ("protocols/http/listener.py", "from qmq.config import NodeSettings"),
         ("node/node.py", "from qmq.cli import client"),
         ("protocols/amqp/codec/frames.py", "import trio"),
         ("protocols/http/gateway/routes.py", "import trio"),

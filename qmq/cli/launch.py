@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ..config import Address, PeersFile, load_peers
 from ..config.secrecy import draw_secret
+from ..protocols import declarations
 from ..unix_socket import SOCKET_NAME
 from .client import CommandClient, ServerError
 from .options import DEFAULT_AT
@@ -256,11 +257,11 @@ class LocalMesh:
 def what_to_try(fleet: LocalMesh) -> list[str]:
     """Where the console is, and a command for another shell."""
     started = [peer for peer in fleet.peers.nodes if peer.name in fleet.nodes]
-    web = next((peer.http for peer in started if peer.http is not None), None)
+    pages = [(one, peer.served[one.name]) for one in declarations() for peer in started if one.name in peer.served]
     program = Path(sys.argv[0]).absolute()
     is_installed = program.name == "qmq" and shutil.which("qmq") != str(program)
     command = os.path.relpath(program) if is_installed else "qmq"
-    lines = [f"console: http://{web}/"] if web is not None and fleet.config_file is None else []
+    lines = [f"{one.page}: http://{at}/" for one, at in pages if one.page][:1] if fleet.config_file is None else []
     at = "" if str(started[0].client) == DEFAULT_AT else f" --at {started[0].client}"
     return [*lines, f'try, in another shell here: {command} send /queue/hello "hello, mesh"{at}']
 

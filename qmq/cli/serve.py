@@ -18,8 +18,8 @@ from qmq.engine.runtime.log_events import facts_of
 from ..address import Address
 from ..config import load
 from ..config.certificates import FATAL, REFUSED, check_certificates
-from ..config.node import DEFAULT_HTTP
 from ..errors import ConfigError
+from ..protocols import declarations
 from .lazy import without_collections
 from .options import node_options, overrides, read_optional_address
 from .output import INVISIBLE
@@ -136,7 +136,7 @@ def serve(
     """
     given = overrides(data, listen)
     if config_file is None and peers_file is None and listen is None:
-        given["http"] = ({"address": str(DEFAULT_HTTP)},)
+        given |= {one.name: ({"address": str(one.default)},) for one in declarations() if one.default is not None}
     read = partial(load, config_file, peers_file, node_name, given)
     settings, peers = read()
     papers = check_certificates(settings, config_file, peers)

@@ -20,15 +20,13 @@ No other part of QMQ reads a settings file or an environment variable, or has de
 """
 
 from qmq.address import Address as Address
+from qmq.protocols.declaration import ListenerSettings as ListenerSettings
+from qmq.protocols.declaration import TlsSettings as TlsSettings
 
 from .authentication import AuthenticationSettings as AuthenticationSettings
 from .destinations.policy import DestinationPolicy as DestinationPolicy
 from .destinations.settings import DestinationSettings as DestinationSettings
 from .limits import LimitSettings as LimitSettings
-from .listeners import BeanstalkListenerSettings as BeanstalkListenerSettings
-from .listeners import HttpListenerSettings as HttpListenerSettings
-from .listeners import ListenerSettings as ListenerSettings
-from .listeners import TlsSettings as TlsSettings
 from .load import load as load
 from .load import load_node as load_node
 from .load import load_peers as load_peers

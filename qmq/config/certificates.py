@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from .listeners import TlsSettings
+from qmq.protocols.declaration import TlsSettings
+
 from .node import LISTENERS, NodeSettings
 from .peers import PeersFile
 from .toml_lines import LineIndex

@@ -6,11 +6,13 @@ everywhere. Those of overrides and defaults start at the current directory.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from qmq.auth.jwks import load_keys
+from qmq.protocols import declarations
+from qmq.protocols.declaration import Declaration, LoginlessListenerSettings
 from qmq.section import Section, WrongValues, suggest
 
 from ..errors import ConfigError
@@ -130,16 +132,25 @@ def _check_acting_users(settings: NodeSettings, peers: PeersFile | None, source:
     has_logins = bool(names) or asks_others(settings.authentication)
     peer = peers.peer(settings.name) if peers is not None else None
     found = []
-    for one in settings.beanstalk:
-        key = f"{source}: beanstalk: user"
-        is_of_peers = peer is not None and one.address == peer.beanstalk
+    of_peers = peer.served.values() if peer is not None else ()
+    for protocol, one in _without_login(settings):
+        key = f"{source}: {protocol.name}: user"
+        is_of_peers = one.address in of_peers
         if one.user is not None and one.user not in names:
             found.append(f"{key}: no user is named {one.user!r}; {suggest(one.user, names)}")
         elif one.user is None and has_logins and not one.anonymous and not is_of_peers:
-            found.append(f"{key}: must name the user as which clients at {one.address} act: beanstalkd has no login")
+            why = f"{protocol.title} has no login"
+            found.append(f"{key}: must name the user as which clients at {one.address} act: {why}")
         elif one.user is None and not has_logins and not one.address.is_loopback:
             found.append(f"{key}: must name a user: {one.address} can be reached from other machines without login")
     return found
+
+
+def _without_login(settings: NodeSettings) -> Iterator[tuple[Declaration, LoginlessListenerSettings]]:
+    for protocol in declarations():
+        for one in settings.listeners_of(protocol.name):
+            if isinstance(one, LoginlessListenerSettings):
+                yield protocol, one
 
 
 def _check_authentication(settings: NodeSettings, source: str) -> list[str]:
@@ -176,17 +187,12 @@ def _load_node(
         peer = peers.peer(str(overrides.get("name", values.get("name", default))))
         if peer is not None:
             values["stomp"] = [{"address": str(peer.client)}]
-            if peer.http is not None:
-                values.setdefault("http", [{"address": str(peer.http)}])
-            if peer.amqp is not None:
-                values.setdefault("amqp", [{"address": str(peer.amqp)}])
-            if peer.beanstalk is not None:
-                values.setdefault("beanstalk", [{"address": str(peer.beanstalk)}])
-    if peers is not None and isinstance(listeners := values.get("http"), list):
-        for one in listeners:
-            # What is no list of origins is refused with the rest of the file.
-            if isinstance(one, dict) and isinstance(own := one.get("origins", []), list):
-                one["origins"] = [*own, *peers.origins]
+            for protocol, address in peer.served.items():
+                values.setdefault(protocol, [{"address": str(address)}])
+    for one, key in _keys_of_mesh(values) if peers is not None else ():
+        # What is no list is refused with the rest of the file.
+        if isinstance(own := one.get(key, []), list):
+            one[key] = [*own, *getattr(peers, key)]
     if "stomp" in values and "stomp" in overrides:
         diagnostics.append(f"{path}: stomp: is given by the file and on the command line; leave out one")
     for key, value in overrides.items():
@@ -200,6 +206,14 @@ def _load_node(
     if settings is not None and path is not None:
         settings.read_from(path)
     return settings
+
+
+def _keys_of_mesh(values: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Sections of listeners, and keys that the peers file may have for all nodes."""
+    for protocol in declarations():
+        for one in _tables(values, protocol.name):
+            if isinstance(one, dict):
+                yield from ((one, key) for key in protocol.of_mesh)
 
 
 def _load_peers(path: Path, diagnostics: list[str]) -> PeersFile | None:

@@ -7,12 +7,14 @@ file are in `load`, because either file can be read alone.
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from qmq.address import Address
+from qmq.protocols import declarations
+from qmq.protocols.declaration import ListenerSettings, LoginlessListenerSettings, TlsSettings
 from qmq.section import (
     FilePath,
     NodeName,
@@ -23,6 +25,7 @@ from qmq.section import (
     SizeOrUnbounded,
     WrongValue,
     check_at_least,
+    extended,
     refuse,
 )
 
@@ -38,13 +41,11 @@ from .destinations.declared import (
 from .destinations.policy import too_long
 from .destinations.settings import DestinationSettings
 from .limits import LimitSettings
-from .listeners import BeanstalkListenerSettings, HttpListenerSettings, ListenerSettings, TlsSettings
 from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
-LISTENERS = ("stomp", "http", "amqp", "beanstalk")
+LISTENERS = {one.name: one for one in declarations()}
 """Sections of listeners in a node file."""
-DEFAULT_HTTP = Address("127.0.0.1", 61680)
 SYNC_INTERVAL_MS_MAX = 60_000
 
 CHECKPOINT_PARTS = 16
@@ -158,15 +159,22 @@ class MeshSettings(Section):
             raise ValueError("must have ca: a mesh link checks the certificate of the other side")
 
 
-class NodeSettings(Section):
-    """All settings of one node. The defaults: a node `qmq` on 127.0.0.1:61613 with its data in ./qmq-data."""
+class ServingSettings(Section):
+    """Where a node serves clients: besides STOMP, a list of sections for each protocol of the table."""
 
     name: NodeName = "qmq"
     data: FilePath = Path("qmq-data")
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
-    http: tuple[HttpListenerSettings, ...] = ()
-    amqp: tuple[ListenerSettings, ...] = ()
-    beanstalk: tuple[BeanstalkListenerSettings, ...] = ()
+
+
+if not TYPE_CHECKING:
+    others = {name: (tuple[one.settings, ...], ()) for name, one in LISTENERS.items() if name != "stomp"}
+    ServingSettings = extended(ServingSettings, others)
+
+
+class NodeSettings(ServingSettings):
+    """All settings of one node. The defaults: a node `qmq` on 127.0.0.1:61613 with its data in ./qmq-data."""
+
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     authentication: tuple[AuthenticationSettings, ...] = ()
@@ -189,10 +197,14 @@ class NodeSettings(Section):
         """Remember the file; only what reads it calls this."""
         self.__dict__["path"] = path
 
+    def listeners_of(self, protocol: str) -> tuple[ListenerSettings, ...]:
+        """Those of one protocol of the table."""
+        return getattr(self, protocol)  # type: ignore[no-any-return]  # a field that the table makes
+
     @property
     def listeners(self) -> tuple[ListenerSettings, ...]:
         """Those of all protocols."""
-        return (*self.stomp, *self.http, *self.amqp, *self.beanstalk)
+        return tuple(one for name in LISTENERS for one in self.listeners_of(name))
 
     @classmethod
     def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
@@ -243,7 +255,7 @@ def _check_users(users: tuple[User, ...], seen: Mapping[str, Any]) -> None:
         raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
     if users or asks_others(authentication):
         return
-    with_login = [one for one in listeners if not isinstance(one, BeanstalkListenerSettings)]
+    with_login = [one for one in listeners if not isinstance(one, LoginlessListenerSettings)]
     closed = [one.address for one in with_login if not one.serves_anonymous(has_users=False)]
     if closed:
         raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")

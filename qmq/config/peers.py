@@ -10,17 +10,18 @@ not by leaving it out.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
 from qmq.address import Address
-from qmq.section import AddressText, FilePath, NodeName, Section
-
-from .listeners import Origins
+from qmq.protocols import declarations
+from qmq.section import AddressText, FilePath, NodeName, Section, extended
 
 NODES_MAX = 8
 SECRET_CHARACTERS_MIN = 16
+OTHERS = tuple(one.name for one in declarations() if one.name != "stomp")
+"""Protocols for whose clients a node may have an address, besides that for STOMP."""
 
 
 class Peer(Section):
@@ -29,19 +30,30 @@ class Peer(Section):
     name: NodeName
     client: AddressText
     mesh: AddressText
-    http: AddressText | None = None
-    """The address of its web port, if it has one."""
-    amqp: AddressText | None = None
-    """The address for AMQP clients, if it has one."""
-    beanstalk: AddressText | None = None
-    """The address for beanstalkd clients, if it has one."""
+
+    @property
+    def served(self) -> dict[str, Address]:
+        """Protocols besides STOMP → the addresses for their clients."""
+        found = {name: getattr(self, name) for name in OTHERS}
+        return {name: address for name, address in found.items() if address is not None}
 
     @property
     def addresses(self) -> list[Address]:
-        return [self.client, self.mesh, *(one for one in (self.http, self.amqp, self.beanstalk) if one is not None)]
+        return [self.client, self.mesh, *self.served.values()]
 
 
-class PeersFile(Section):
+class MeshWideSettings(Section):
+    """What the peers file says about the listeners of all nodes."""
+
+
+if not TYPE_CHECKING:
+    # From the table of protocols: an address of a node for each, and what is the same on all nodes.
+    Peer = extended(Peer, {name: (AddressText | None, None) for name in OTHERS})
+    keys = {key: (kind, ()) for one in declarations() for key, kind in one.of_mesh.items()}
+    MeshWideSettings = extended(MeshWideSettings, keys)
+
+
+class PeersFile(MeshWideSettings):
     """The whole peers file."""
 
     mesh: NodeName
@@ -53,8 +65,6 @@ class PeersFile(Section):
     """Proves membership on loopback; at least 16 characters."""
     secret_file: FilePath | None = None
     """A file with the secret, in place of it. `qmq mesh up` draws one if it is missing."""
-    origins: Origins = ()
-    """Origins of pages that may use the web port of each node, besides those in `[[http]]` of its own file."""
 
     def peer(self, name: str) -> Peer | None:
         """The node of that name, or None."""

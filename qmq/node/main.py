@@ -24,6 +24,7 @@ from qmq.environment import Environment
 from qmq.errors import NodeRetired, QmqError, StorageError
 from qmq.node.node import Node
 from qmq.node.reload import Read, Reloader
+from qmq.protocols import declarations
 from qmq.storage.format.settings import Retention
 from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_store
@@ -208,17 +209,12 @@ async def _run(
             await nursery.start(node.run)
             # Objects made so far live as long as the process; collections need not examine them again.
             gc.freeze()
-            secured = {one.address.port for one in settings.http if one.tls is not None}
-            for host, port in node.addresses:
-                log.info("= node %s serves STOMP on %s:%d", node.origin, host, port)
-            for host, port in node.web_addresses:
-                scheme = "https" if port in secured else "http"
-                text = "= node %s serves HTTP on %s:%d; console: %s://%s/"
-                log.info(text, node.origin, host, port, scheme, Address(host, port))
-            for host, port in node.amqp_addresses:
-                log.info("= node %s serves AMQP on %s:%d", node.origin, host, port)
-            for host, port in node.beanstalk_addresses:
-                log.info("= node %s serves beanstalkd clients on %s:%d", node.origin, host, port)
+            secured = {one.address.port for one in settings.listeners if one.tls is not None}
+            for protocol in declarations():
+                for host, port in node.addresses.get(protocol.name, ()):
+                    url = f"{'https' if port in secured else 'http'}://{Address(host, port)}/"
+                    page = f"; {protocol.page}: {url}" if protocol.page else ""
+                    log.info("= node %s serves %s on %s:%d%s", node.origin, protocol.title, host, port, page)
             nursery.start_soon(_obey_signals, node, signals, reloader, early is not None and early.was_sent)
             if until_eof:
                 nursery.start_soon(_stop_at_eof, node)

@@ -8,22 +8,21 @@ exception leaves `run`, because the decisions are not what the disk has (docs/gu
 `NodeParts` (`qmq.node.parts`) builds the parts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import trio
 
-from qmq.config import ListenerSettings, NodeSettings, PeersFile
+from qmq.config import NodeSettings, PeersFile
 from qmq.engine.runtime.local_socket import LocalListener
 from qmq.environment import Environment
 from qmq.errors import DiskFull
 from qmq.node.parts import NodeParts
 from qmq.node.restore import restore
-from qmq.protocols.stomp.dialogue import STOMP
+from qmq.protocols import PROTOCOLS
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.access import note_openness
-from qmq.sessions.clients.dialogue import ClientProtocol
 from qmq.sessions.clients.draining import drain_clients, hand_over
 from qmq.sessions.clients.listeners import serve_clients, serve_listener
 from qmq.storage.catalog.facts import UNSEEN
@@ -94,8 +93,6 @@ class Node(NodeParts):
                 nursery.start_soon(self.queue_adoption.run)
                 nursery.start_soon(self.clock_check.run)
                 nursery.start_soon(self.queue_count.run)
-                if self.settings.http:
-                    self.console.history.begin()
                 async with trio.open_nursery() as serving:
                     self.incarnation_gc.wake()
                     if self.mesh is not None:
@@ -156,40 +153,16 @@ class Node(NodeParts):
         scope.cancel()
 
     async def _listen_for_clients(self, nursery: trio.Nursery) -> list[Callable[[], None]]:
-        settings = self.settings
-        served: list[tuple[Sequence[ListenerSettings], ClientProtocol, list[tuple[str, int]]]] = [
-            (settings.stomp, STOMP, self.addresses)
-        ]
-        # These are loaded only where they are used; AMQP needs a package of its own.
-        if settings.http:
-            from qmq.protocols.http.dialogue import HTTP
-
-            served.append((settings.http, HTTP, self.web_addresses))
-        if settings.amqp:
-            from qmq.protocols.amqp.dialogue import amqp_protocol
-
-            served.append((settings.amqp, amqp_protocol(), self.amqp_addresses))
-        if settings.beanstalk:
-            from qmq.protocols.beanstalk.dialogue import BEANSTALK
-
-            served.append((settings.beanstalk, BEANSTALK, self.beanstalk_addresses))
-        return [
-            await self._listen(nursery, one, protocol, addresses)
-            for listeners, protocol, addresses in served
-            for one in listeners
-        ]
-
-    async def _listen(
-        self,
-        nursery: trio.Nursery,
-        listener: ListenerSettings,
-        protocol: ClientProtocol,
-        addresses: list[tuple[str, int]],
-    ) -> Callable[[], None]:
-        """Serve clients at `listener`, and add its address to `addresses`. Returns what closes it."""
-        address, close = await nursery.start(serve_clients, self, listener, protocol)
-        addresses.append(address)
-        return close  # type: ignore[no-any-return]  # started() hands the value through untyped
+        closes: list[Callable[[], None]] = []
+        for name in PROTOCOLS:
+            for listener in self.settings.listeners_of(name):
+                protocol = self.protocols.of(name)
+                if name not in self.addresses:
+                    protocol.served()
+                address, close = await nursery.start(serve_clients, self, listener, protocol)
+                self.addresses.setdefault(name, []).append(address)
+                closes.append(close)
+        return closes
 
     async def _listen_locally(self, nursery: trio.Nursery) -> list[Callable[[], None]]:
         """Serve the Unix socket. A file system that cannot have one does not keep the node from its other clients."""
@@ -200,7 +173,7 @@ class Node(NodeParts):
         except OSError as error:
             self.raise_condition("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
             return []
-        _, close = await nursery.start(serve_listener, self, listener, None, STOMP)
+        _, close = await nursery.start(serve_listener, self, listener, None, self.protocols.of("stomp"))
         return [close]
 
     async def _drain(self) -> None:

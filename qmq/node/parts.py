@@ -6,8 +6,7 @@ them. All of it is one module, because the order in which parts are built is wha
 """
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from functools import partial
 
 import trio
 
@@ -59,6 +58,7 @@ from qmq.node.bound_queues import BoundQueues
 from qmq.node.definition_effects import DefinitionEffects
 from qmq.node.mesh_host import MeshHost
 from qmq.node.peer_requests import CALLS, respond
+from qmq.node.protocols import Protocols
 from qmq.node.services import NodeServices
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
@@ -98,9 +98,6 @@ from qmq.storage.store import Store
 from qmq.verbs.table import needs_of
 from qmq.verbs.verb import NO_HEADERS
 from qmq.wire.stomp import HeadCaches
-
-if TYPE_CHECKING:
-    from qmq.protocols.http.part import WebPart
 
 INCARNATION_BITS = 64
 
@@ -193,12 +190,9 @@ class NodeParts(NodeServices):
         self.refusals = Refusals(self.beats, self.audit)
         self.queue_catalog = QueueCatalog(self)
         self.shown_destinations = ShownDestinations(self)
-        self.addresses: list[tuple[str, int]] = []
-        self.web_addresses: list[tuple[str, int]] = []
-        self.amqp_addresses: list[tuple[str, int]] = []
-        self.beanstalk_addresses: list[tuple[str, int]] = []
-        self.beanstalk: object = None
-        """What its beanstalkd connections share, once there is one (`qmq.protocols.beanstalk.part`)."""
+        self.protocols = Protocols(self)
+        self.addresses: dict[str, list[tuple[str, int]]] = {}
+        """Protocol → where its clients are served now."""
         self.started_seconds = trio.current_time()
         self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
         self.traffic = Traffic()
@@ -356,13 +350,6 @@ class NodeParts(NodeServices):
         self.checkpoints.members.update({name: {} for name in self.peer_names})
 
     # What parts need of the node
-
-    @cached_property
-    def web(self) -> "WebPart":
-        # Here, because a node that serves no HTTP starts faster without it, by 7 %.
-        from qmq.protocols.http.part import WebPart
-
-        return WebPart(self)
 
     def _serve_apart(self, subscription: Subscription) -> None:
         """Serve a subscription in a task of its own."""

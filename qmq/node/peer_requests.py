@@ -1,7 +1,7 @@
 """The calls of a node, and which part answers each."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from qmq.admin.console.queue_pages import FirstsCall, RowsCall
 from qmq.admin.console.requests import AuditCall, ConsoleRequests, HistoryCall, OverviewCall
@@ -20,12 +20,10 @@ from qmq.mesh.peers.dedup_query import DedupCall
 from qmq.mesh.peers.kinds import RequestKind
 from qmq.mesh.repair.catch_up import CatchUp
 from qmq.mesh.repair.quarantine_restore import QuarantineCall, QuarantineRestore
+from qmq.node.protocols import Protocols
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.settings.definitions.queue_lifetimes import UseCall
 from qmq.settings.definitions.sync import DefinitionSync
-
-if TYPE_CHECKING:
-    from qmq.protocols.http.part import WebPart
 
 
 class RequestContext(VerbContext, AdoptionContext, DecommissionContext, Protocol):
@@ -33,21 +31,11 @@ class RequestContext(VerbContext, AdoptionContext, DecommissionContext, Protocol
 
     queue_pager: QueuePager
 
-    beanstalk: object
     catch_up: CatchUp
     console: ConsoleRequests
     definition_sync: DefinitionSync
+    protocols: Protocols
     quarantine_restore: QuarantineRestore
-
-    @property
-    def web(self) -> "WebPart": ...
-
-
-async def _beanstalk(context: RequestContext, body: bytes) -> bytes:
-    # Here, because it is loaded only where it is used.
-    from qmq.protocols.beanstalk.statistics import respond_about_jobs
-
-    return await respond_about_jobs(context, body)
 
 
 CALLS: Final = CallTable(
@@ -76,14 +64,15 @@ CALLS: Final = CallTable(
 ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]] = {
     RequestKind.REPAIR: lambda context, body: context.catch_up.answer(body),
     RequestKind.DEFINITIONS: lambda context, body: context.definition_sync.answer(body),
-    RequestKind.PULL_ACKS: lambda context, body: context.web.pulls.answer(body),
-    RequestKind.BEANSTALK: _beanstalk,
 }
 
 
 async def respond(context: RequestContext, request: PeerRequest) -> bytes:
     """The response of this node to a request of a peer. Raises Refused."""
     route = ROUTES.get(request.kind)
-    if route is None:
+    if route is not None:
+        return await route(context, request.body)
+    answer = context.protocols.answer_to(request.kind)
+    if answer is None:
         raise Refused("bad-destination", f"this node knows no requests of the kind {ascii(request.kind)}")
-    return await route(context, request.body)
+    return await answer(request.body)

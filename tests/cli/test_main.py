@@ -41,7 +41,13 @@ def test_commands_that_ask_a_node_do_not_load_its_configuration() -> None:
 
 
 def test_a_node_does_not_load_the_protocols_that_it_may_not_serve() -> None:
-    names = ("h11", "qmq.protocols.http.dialogue", "pamqp", "qmq.protocols.amqp", "qmq.protocols.beanstalk")
+    names = (
+        "h11",
+        "qmq.protocols.http.dialogue",
+        "pamqp",
+        "qmq.protocols.amqp.dialogue",
+        "qmq.protocols.beanstalk.dialogue",
+    )
     code = f"import sys, qmq.node.main; print([name for name in {names} if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ def loaded(tmp_path: Path, node: str, peers: str | None = None) -> list[str]:
     if peers is not None:
         (tmp_path / "peers.toml").write_text(peers)
     settings, _ = load(tmp_path / "node.toml", tmp_path / "peers.toml" if peers is not None else None, "a")
-    return [str(one.address) for one in settings.amqp]
+    return [str(one.address) for one in settings.listeners_of("amqp")]
 
 
 def test_a_node_serves_amqp_where_its_file_says_so(tmp_path: Path) -> None:

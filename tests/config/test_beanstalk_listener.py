@@ -6,6 +6,7 @@ import pytest
 
 from qmq.config import load
 from qmq.errors import ConfigError
+from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from tests.config.test_load import HASH
 
 USERS = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
@@ -39,7 +40,7 @@ def listener(keys: str = "", address: str = "127.0.0.1:11300") -> str:
 def test_there_is_no_listener_unless_one_is_configured(tmp_path: Path) -> None:
     settings, _ = load(None, None)
 
-    assert settings.beanstalk == ()
+    assert settings.listeners_of("beanstalk") == ()
 
 
 def test_a_listener_needs_no_user_while_there_are_none(tmp_path: Path) -> None:
@@ -63,8 +64,8 @@ def test_a_node_of_a_peers_file_may_have_users_and_then_serves_no_client_there(t
 
     settings, _ = load(node, peers, "a")
 
-    (one,) = settings.beanstalk
-    assert one.user is None and not one.serves_anonymous(has_users=True)
+    (one,) = settings.listeners_of("beanstalk")
+    assert isinstance(one, BeanstalkListenerSettings) and one.user is None and not one.serves_anonymous(has_users=True)
 
 
 def test_the_user_must_exist(tmp_path: Path) -> None:
@@ -93,5 +94,5 @@ def test_a_node_of_a_peers_file_serves_at_its_address_there(tmp_path: Path) -> N
 
     settings, peers = load(None, path, "a")
 
-    assert [str(one.address) for one in settings.beanstalk] == ["127.0.0.1:11300"]
+    assert [str(one.address) for one in settings.listeners_of("beanstalk")] == ["127.0.0.1:11300"]
     assert peers is not None and len(peers.nodes[0].addresses) == 3

@@ -6,6 +6,7 @@ import pytest
 
 from qmq.config import PeersFile, load, load_peers
 from qmq.errors import ConfigError
+from qmq.protocols.http.listener import HttpListenerSettings
 
 SECRET = "sixteen characters or more"
 
@@ -165,7 +166,7 @@ def test_pages_of_the_origins_of_a_peers_file_may_use_the_web_port_of_each_node(
 
     settings, _ = load(tmp_path / "node.toml", tmp_path / "peers.toml")
 
-    assert [listener.origins for listener in settings.http] == expected
+    assert [one.origins for one in settings.listeners_of("http") if isinstance(one, HttpListenerSettings)] == expected
 
 
 def test_what_is_no_origin_is_refused_in_a_peers_file(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
     DestinationSettings,
-    HttpListenerSettings,
     LimitSettings,
     ListenerSettings,
     MeshSettings,
@@ -22,6 +21,7 @@ from qmq.config import (
 )
 from qmq.node.node import Node
 from qmq.node.reload import Reloader
+from qmq.protocols.http.listener import HttpListenerSettings
 from qmq.storage.format.settings import StoreSettings
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store

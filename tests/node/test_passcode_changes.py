@@ -3,7 +3,8 @@
 import trio
 from trio.testing import MockClock
 
-from qmq.config import Address, BeanstalkListenerSettings, HttpListenerSettings, User
+from qmq.config import Address, BeanstalkListenerSettings, User
+from qmq.protocols.http.listener import HttpListenerSettings
 from tests.node.rig import HOST, Client, Rig, send, subscribe
 from tests.node.test_reload import ANN, reloader
 from tests.protocols.amqp import rig as amqp_rig

@@ -4,7 +4,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.config import Address, BeanstalkListenerSettings, HttpListenerSettings
+from qmq.config import Address
+from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
+from qmq.protocols.http.listener import HttpListenerSettings
 from tests.node.mesh_rig import MeshRig, host_of
 from tests.node.rig import ANSWER_SECONDS, HOST, PORT, Rig
 from tests.protocols.amqp.rig import AMQP_PORT

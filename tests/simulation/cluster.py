@@ -16,7 +16,6 @@ from qmq.access.rules import ACTIONS, ANONYMOUS
 from qmq.broker.messages.send_options import times_of
 from qmq.config import (
     Address,
-    BeanstalkListenerSettings,
     LimitSettings,
     ListenerSettings,
     MeshSettings,
@@ -31,6 +30,7 @@ from qmq.errors import DiskFull, LogBroken
 from qmq.model.dots import Dot, Origin, Vector
 from qmq.node.node import Node
 from qmq.node.reload import Reloader
+from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import Store

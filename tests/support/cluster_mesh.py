@@ -169,21 +169,21 @@ class Cluster:
     def web_address(self, name: str) -> tuple[str, int]:
         """Where HTTP clients go."""
         peer = self.fleet.peers.peer(name)
-        assert peer is not None and peer.http is not None
-        host, port = peer.http
+        assert peer is not None
+        host, port = peer.served["http"]
         return host, port
 
     def amqp_port(self, name: str) -> int:
         """Where AMQP clients go, on this machine."""
         peer = self.fleet.peers.peer(name)
-        assert peer is not None and peer.amqp is not None
-        return peer.amqp.port
+        assert peer is not None and "amqp" in peer.served
+        return peer.served["amqp"].port
 
     def beanstalk_address(self, name: str) -> tuple[str, int]:
         """Where beanstalkd clients go."""
         peer = self.fleet.peers.peer(name)
-        assert peer is not None and peer.beanstalk is not None
-        host, port = peer.beanstalk
+        assert peer is not None
+        host, port = peer.served["beanstalk"]
         return host, port
 
     def at(self, name: str) -> str:

@@ -35,7 +35,6 @@ class OverviewContext(Engine, MeshPeers, Tasks, Protocol):
     memory_budget: MemoryBudget
     takeover: Takeover
     conditions: Conditions
-    web_addresses: list[tuple[str, int]]
     mesh: Mesh | None
 
 

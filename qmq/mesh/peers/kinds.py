@@ -1,4 +1,5 @@
-"""The kinds of requests from node to node; `qmq.node.peer_requests` says which part responds to each."""
+"""The kinds of requests from node to node, but those that protocols declare; `qmq.node.peer_requests` says which part
+responds to each."""
 
 from enum import StrEnum
 
@@ -22,10 +23,6 @@ class RequestKind(StrEnum):
     """Run a bulk job: `admin.mesh_jobs`."""
     ADMIN_QUERY = "admin-query"
     """A short administrative request: `admin.mesh_queries`."""
-    PULL_ACKS = "pull-acks"
-    """Settle or extend deliveries that an HTTP client has received there: `web.pulls`."""
-    BEANSTALK = "beanstalk"
-    """Jobs of beanstalkd clients by their ids, and facts about tubes: `beanstalk.answers`."""
     MESSAGE = "message"
     """A message by its id, or what the journal says of it: `admin.mesh_messages`."""
     CONSOLE = "console"

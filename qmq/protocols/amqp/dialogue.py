@@ -316,6 +316,6 @@ def _refusal(refused: Refused) -> bytes:
     return method_frame(0, encode_method(method))
 
 
-def amqp_protocol() -> ClientProtocol:
-    """AMQP for one node, whose sessions share what they have encoded, and what they ask the mesh."""
-    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents(), Questions()), _refusal)
+def protocol(context: AmqpContext) -> ClientProtocol:
+    """AMQP on one node, whose sessions share what they have encoded, and what they ask the mesh."""
+    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents(), Questions(), context), _refusal)

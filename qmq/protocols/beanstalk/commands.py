@@ -38,7 +38,7 @@ from qmq.protocols.beanstalk.gateway.jobs import (
 )
 from qmq.protocols.beanstalk.inspection import INSPECTIONS, Inspection, InspectionContext
 from qmq.protocols.beanstalk.jobs import FoundJob
-from qmq.protocols.beanstalk.part import DEFAULT_TUBE, part_of
+from qmq.protocols.beanstalk.part import DEFAULT_TUBE, BeanstalkPart
 from qmq.protocols.beanstalk.reservations import Reservations
 from qmq.protocols.beanstalk.statistics import tube_facts
 from qmq.sessions.clients.session import ClientSession
@@ -61,6 +61,7 @@ class BeanstalkCommands:
     def __init__(
         self,
         context: CommandContext,
+        part: BeanstalkPart,
         session: ClientSession,
         rights: Rights,
         encoder: BeanstalkEncoder,
@@ -71,8 +72,8 @@ class BeanstalkCommands:
         self._session = session
         self._rights = rights
         self._replies = replies
-        self._part = part_of(context)
-        self._inspection = Inspection(context, self._part, rights, job_bytes_max)
+        self._part = part
+        self._inspection = Inspection(context, part, rights, job_bytes_max)
         self._heads: dict[tuple[str, int, int, int], Head] = {}
         self.used = DEFAULT_TUBE
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}

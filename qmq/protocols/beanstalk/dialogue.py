@@ -3,6 +3,7 @@
 There is no login. The client acts as the user that its listener names, or, where the node has no users, without a name.
 """
 
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -16,6 +17,9 @@ from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, WrongComman
 from qmq.protocols.beanstalk.codec.reader import BeanstalkReader
 from qmq.protocols.beanstalk.commands import BeanstalkCommands, CommandContext
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
+from qmq.protocols.beanstalk.listener import REQUEST, BeanstalkListenerSettings
+from qmq.protocols.beanstalk.part import BeanstalkPart
+from qmq.protocols.beanstalk.statistics import respond_about_jobs
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import LoginContext
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
@@ -33,13 +37,22 @@ class BeanstalkDialogue(ClientDialogue):
     answers_each = True
     awaits_frame = False
 
-    def __init__(self, context: BeanstalkContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+    def __init__(
+        self,
+        context: BeanstalkContext,
+        part: BeanstalkPart,
+        session: ClientSession,
+        pipe: Pipe,
+        login: PendingLogin,
+    ) -> None:
         self._context = context
+        self._part = part
         self._session = session
         self._pipe = pipe
         self._login = login
-        wanted = getattr(session.listener, "job_bytes_max", 0)
-        self._reader = BeanstalkReader(min(wanted, context.limits.body_bytes_max))
+        assert isinstance(session.listener, BeanstalkListenerSettings), "the Unix socket speaks STOMP"
+        self._listener = session.listener
+        self._reader = BeanstalkReader(min(self._listener.job_bytes_max, context.limits.body_bytes_max))
         self._received: list[BeanstalkCommand | WrongCommand] = []
         self._sent = Waker()
         self._replies = OrderedReplies(self._put)
@@ -77,6 +90,7 @@ class BeanstalkDialogue(ClientDialogue):
         session.begin()
         self._commands = BeanstalkCommands(
             context,
+            self._part,
             session,
             context.rights_of(session.principal),
             self._encoder,
@@ -86,11 +100,9 @@ class BeanstalkDialogue(ClientDialogue):
 
     def _log_in(self) -> None:
         """The user of the listener is the client's. Raises Refused."""
-        context, session = self._context, self._session
-        assert session.listener is not None
-        user = getattr(session.listener, "user", None)
+        context, session, user = self._context, self._session, self._listener.user
         if user is None:
-            if not context.logins.serves_anonymous(session.listener):
+            if not context.logins.serves_anonymous(self._listener):
                 raise Refused("login-required", "This listener names no user, and the node has users.")
             return
         if not context.logins.is_user(user):
@@ -173,4 +185,8 @@ class BeanstalkDialogue(ClientDialogue):
         del self._session
 
 
-BEANSTALK: Final = ClientProtocol("beanstalk", BeanstalkDialogue, refusal_reply)
+def protocol(context: BeanstalkContext) -> ClientProtocol:
+    """beanstalkd on one node."""
+    part = BeanstalkPart(context)
+    begin, answer = partial(BeanstalkDialogue, context, part), partial(respond_about_jobs, context, part)
+    return ClientProtocol("beanstalk", begin, refusal_reply, part, {REQUEST: answer})

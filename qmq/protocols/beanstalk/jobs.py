@@ -15,7 +15,6 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.engine.runtime.contexts import MeshPeers
-from qmq.mesh.peers.kinds import RequestKind
 from qmq.mesh.peers.peer_json import decode_json
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Dot
@@ -30,6 +29,7 @@ from qmq.protocols.beanstalk.gateway.jobs import (
     tube_of,
     urgency_of,
 )
+from qmq.protocols.beanstalk.listener import REQUEST
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.storage.format.queue_store import QueueRow
 
@@ -248,7 +248,7 @@ class JobFinder:
 
 
 def beanstalk_request(request: dict[str, Any]) -> PeerRequest:
-    return PeerRequest(RequestKind.BEANSTALK, json.dumps(request).encode())
+    return PeerRequest(REQUEST, json.dumps(request).encode())
 
 
 def _order(found: FoundJob) -> tuple[int, int, int]:

@@ -24,7 +24,7 @@ DEFAULT_TUBE: Final = "default"
 
 
 class PartContext(FinderContext, Protocol):
-    beanstalk: object
+    """What these connections need of the node."""
 
 
 class TubeUser(Protocol):
@@ -130,14 +130,6 @@ class BeanstalkPart:
             request = beanstalk_request({"do": "pause", "tube": tube, "seconds": seconds})
             await self._context.peer_rpc.ask_raw(request)
         return True
-
-
-def part_of(context: PartContext) -> BeanstalkPart:
-    """The part of this node, made on first use."""
-    part = context.beanstalk
-    if not isinstance(part, BeanstalkPart):
-        part = context.beanstalk = BeanstalkPart(context)
-    return part
 
 
 def names_of(users: Iterable[TubeUser]) -> set[str]:

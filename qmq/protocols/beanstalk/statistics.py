@@ -30,7 +30,7 @@ from qmq.protocols.beanstalk.gateway.jobs import (
     tube_of,
 )
 from qmq.protocols.beanstalk.jobs import FoundJob, beanstalk_request
-from qmq.protocols.beanstalk.part import BeanstalkPart, PartContext, names_of, part_of
+from qmq.protocols.beanstalk.part import BeanstalkPart, PartContext, names_of
 
 LISTED_MAX: Final = 10_000
 """Tubes of one list, and queues of one sum."""
@@ -172,9 +172,8 @@ async def facts_here(context: PartContext, part: BeanstalkPart, asked: Facts) ->
     raise ValueError(f"{verb!r} is no request about jobs")
 
 
-async def respond_about_jobs(context: PartContext, body: bytes) -> bytes:
+async def respond_about_jobs(context: PartContext, part: BeanstalkPart, body: bytes) -> bytes:
     """The response to the request of a peer. Raises Refused."""
-    part = part_of(context)
     try:
         asked = decode_json(body)
         answer = await part.jobs.answer(asked) or await part.changes.answer(asked)

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from qmq.admin.console.requests import ConsoleRequests
 from qmq.admin.control import STATUS
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
@@ -33,10 +34,10 @@ from qmq.protocols.http.gateway.routes import Call, Route
 from qmq.protocols.http.gateway.sends import TRANSACTION, held_bytes, is_batch, sends_of, single_of
 from qmq.protocols.http.metrics import CONTENT_TYPE, MetricsContext, metrics_page
 from qmq.protocols.http.pages import PAGES, PageContext, PageResponse
+from qmq.protocols.http.part import WebPart
 from qmq.protocols.http.stomp.long_poll import Asking
 from qmq.protocols.http.stomp.websocket_pipe import WebSocketPipe
 from qmq.protocols.http.websocket import WebSocketFrames, WebSocketLimits, accept
-from qmq.protocols.stomp.dialogue import STOMP
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.session import ClientSession
 from qmq.settings.routing.definitions import VhostDefinitions
@@ -63,10 +64,9 @@ SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 CONTROL_SEND: Final = Frame(Head("SEND", {}, Version.V12), b"", None)
 """For the rate of a user a control request is a SEND."""
 
-WEB_STOMP: Final = STOMP._replace(name="web-stomp")
-
 
 class CallContext(WebClientContext, PageContext, MetricsContext, Protocol):
+    console: ConsoleRequests
     vhosts: VhostDefinitions
     wire_limits: Limits
 
@@ -79,6 +79,7 @@ class WebCalls:
     def __init__(
         self,
         context: CallContext,
+        part: WebPart,
         session: ClientSession,
         pipe: Pipe,
         login: PendingLogin,
@@ -91,6 +92,7 @@ class WebCalls:
         """`on_events` is called when the response has become a stream of events, `hold` with the bytes of memory that a
         request takes until it is answered, besides its body."""
         self._context = context
+        self._part = part
         self._session = session
         self._pipe = pipe
         self._login = login
@@ -141,7 +143,7 @@ class WebCalls:
         else:
             self._check_send(destination)
             if len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
-                async with context.web.parsing:
+                async with self._part.parsing:
                     frames = await context.environment.run_blocking(sends_of, *of)
             else:
                 frames = sends_of(*of)
@@ -162,7 +164,7 @@ class WebCalls:
 
     async def _stream(self, request: HttpRequest, destination: str) -> None:
         frame, vector = subscribe_of(request, destination, self._context.received_vector())
-        encoder = EventEncoder(self._http, self._encoder, self._context.web.event_data, vector)
+        encoder = EventEncoder(self._http, self._encoder, self._part.event_data, vector)
         gateway = self._client.gateway
         assert gateway is not None
         self._session.encoder = gateway.encoder = encoder
@@ -189,7 +191,7 @@ class WebCalls:
 
     async def _console(self, request: HttpRequest, call: str) -> None:
         """Log a browser in or out, or begin its stream of events."""
-        console, session = self._context.web.console, self._session
+        console, session = self._part.console, self._session
         if call == "events":
             first = console.follow(session, self._client.cookie)
             self._encoder.is_due = False
@@ -220,7 +222,7 @@ class WebCalls:
 
     async def _settle(self, request: HttpRequest, _: str) -> None:
         acks = acks_of(request)
-        results = await self._context.web.pulls.settle(acks, self._session.user)
+        results = await self._part.pulls.settle(acks, self._session.user)
         rows = [{"ack_token": ack.text, "result": result} for ack, result in zip(acks, results, strict=True)]
         self.put(self._encoder.respond(200, {"acks": rows}))
 
@@ -229,15 +231,16 @@ class WebCalls:
         websocket = await self._upgrade(request)
         if not self._session.finishing:
             self.is_stream = True
-            self._session.switch(websocket, WEB_STOMP, self._login)
+            self._session.switch(websocket, self._part.stomp._replace(name="web-stomp"), self._login)
 
     async def _long_poll(self, request: HttpRequest, path: str) -> None:
         asking = Asking(self._session, self._pipe, self._login, self._encoder, self.put)
-        await self._context.web.long_poll.serve(request, path, asking)
+        await self._part.long_poll.serve(request, path, asking)
 
     async def _metrics(self, request: HttpRequest, _: str) -> None:
         self._context.rights_of(self._session.principal).check_needs(needs_of(STATUS))
-        self._respond(PageResponse(headers=[("content-type", CONTENT_TYPE)], body=await metrics_page(self._context)))
+        page = await metrics_page(self._context, self._part.samples)
+        self._respond(PageResponse(headers=[("content-type", CONTENT_TYPE)], body=page))
 
     async def _management(self, request: HttpRequest, _: str) -> None:
         call = management_call(request.path[1:])

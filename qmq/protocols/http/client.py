@@ -27,8 +27,7 @@ from qmq.sessions.frame_loop import FrameContext, FrameLoop, gateway_of
 
 
 class WebClientContext(FrameContext, LoginContext, Protocol):
-    @property
-    def web(self) -> WebPart: ...
+    """What a login needs of the node."""
 
 
 class WebClient:
@@ -37,12 +36,14 @@ class WebClient:
     def __init__(
         self,
         context: WebClientContext,
+        part: WebPart,
         session: ClientSession,
         pipe: Pipe,
         login: PendingLogin,
         encoder: HttpEncoder,
     ) -> None:
         self._context = context
+        self._part = part
         self._session = session
         self._pipe = pipe
         self._login = login
@@ -65,7 +66,7 @@ class WebClient:
     @property
     def is_expired(self) -> bool:
         """Whether its token, or the login of its browser, has ended."""
-        if self.cookie is not None and not self._context.web.console.is_open(self.cookie):
+        if self.cookie is not None and not self._part.console.is_open(self.cookie):
             return True
         return bool(self.expires_us) and self._context.environment.now_us() >= self.expires_us
 
@@ -77,7 +78,7 @@ class WebClient:
         """
         context, session = self._context, self._session
         said = authorization_of(request)
-        cookie = None if said else context.web.console.cookie_of(request)
+        cookie = None if said else self._part.console.cookie_of(request)
         if self.gateway is not None and (said, cookie) == (self._said, self.cookie) and not self.is_expired:
             return True
         self._login.is_silent = False
@@ -86,7 +87,7 @@ class WebClient:
         grant: Grant | None = None
         try:
             with self._checking:
-                grant = context.web.console.grant_of(cookie, session.user) or await context.logins.check(
+                grant = self._part.console.grant_of(cookie, session.user) or await context.logins.check(
                     self._credentials(said),
                     session.listener,
                     session.until_left,
@@ -141,7 +142,7 @@ class WebClient:
     async def pull(self) -> PullSession:
         """The session for what it receives. Raises Refused."""
         if self._pull is None or self._pull.has_ended:
-            self._pull = await self._context.web.pulls.open(self._session)
+            self._pull = await self._part.pulls.open(self._session)
         return self._pull
 
     def leave_pull(self) -> None:

@@ -7,7 +7,6 @@ from qmq.admin.console.files import INDEX, SECURITY, contents
 from qmq.admin.console.logins import CSRF_HEADER, BrowserLogin, BrowserLogins, check_csrf
 from qmq.admin.console.requests import OVERVIEW
 from qmq.auth.credentials import Grant
-from qmq.config import HttpListenerSettings
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.encoder import Lines
@@ -80,7 +79,7 @@ class WebConsole:
             grant = Grant(session.principal, session.authenticator, expires_us or None, session.proof)
             token = self._logins.begin(grant)
             listener = session.listener
-            assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
+            assert listener is not None, "the Unix socket speaks STOMP"
             headers = (self._logins.set_cookie(token, is_secure=listener.tls is not None),)
         login = None if token is None else self._find(token)
         if login is not None and login.grant.principal.name == session.user:

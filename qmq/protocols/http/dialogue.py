@@ -5,12 +5,12 @@ holds no more than one read. A stream of events ends with its connection. The cl
 was checked is remembered while the connection sends the same credentials.
 """
 
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 import trio
 
 from qmq.admin.console.logins import CSRF_HEADER
-from qmq.config import HttpListenerSettings
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
@@ -21,6 +21,10 @@ from qmq.protocols.http.gateway.events import HEARTBEAT
 from qmq.protocols.http.gateway.origins import Origins, check_unasked
 from qmq.protocols.http.gateway.responses import HttpEncoder, encode_refusal
 from qmq.protocols.http.gateway.routes import BODY_BYTES, OPEN, Call, Route, route_of
+from qmq.protocols.http.listener import PULL_ACKS, HttpListenerSettings
+from qmq.protocols.http.part import WebPart, WebPartContext
+from qmq.protocols.stomp import dialogue as stomp
+from qmq.protocols.stomp.dialogue import StompContext
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import token_expired
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
@@ -44,8 +48,11 @@ CHECK_SECONDS: Final = 5.0
 class HttpDialogue(ClientDialogue):
     answers_each = True
 
-    def __init__(self, context: CallContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+    def __init__(
+        self, context: CallContext, part: WebPart, session: ClientSession, pipe: Pipe, login: PendingLogin
+    ) -> None:
         self._context = context
+        self._part = part
         self._session = session
         self._pipe = pipe
         self._login = login
@@ -53,9 +60,9 @@ class HttpDialogue(ClientDialogue):
         self._http = HttpConnection(HttpLimits(body_bytes_max=BODY_BYTES_MAX))
         self._encoder = HttpEncoder(self._http)
         session.encoder = self._encoder
-        self._client = WebClient(context, session, pipe, login, self._encoder)
+        self._client = WebClient(context, part, session, pipe, login, self._encoder)
         self._calls = WebCalls(
-            context, session, pipe, login, self._http, self._encoder, self._client, self._watch_stream, self._hold
+            context, part, session, pipe, login, self._http, self._encoder, self._client, self._watch_stream, self._hold
         )
         listener = session.listener
         assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
@@ -174,7 +181,7 @@ class HttpDialogue(ClientDialogue):
     def _bound_body(self, route: Route, head: HttpRequest) -> None:
         """Refuse a body that is larger than this call needs, before it is held. Raises HttpRefusal."""
         if route.call is Call.LONG_POLL:
-            self._http.bound_body(self._context.web.long_poll.body_bytes_max(route.about, self._pipe))
+            self._http.bound_body(self._part.long_poll.body_bytes_max(route.about, self._pipe))
         elif route.call is Call.CONTROL:
             self._http.bound_body(self._context.wire_limits.body_bytes_max)
         elif route.call in BODY_BYTES:
@@ -252,4 +259,13 @@ class HttpDialogue(ClientDialogue):
         del self._login.dismiss, self._session, self._client, self._calls
 
 
-HTTP: Final = ClientProtocol("http", HttpDialogue, encode_refusal)
+class HttpContext(CallContext, WebPartContext, StompContext, Protocol):
+    """What HTTP needs of its node."""
+
+
+def protocol(context: HttpContext) -> ClientProtocol:
+    """HTTP on one node."""
+    part = WebPart(context, stomp.protocol(context))
+    begin = partial(HttpDialogue, context, part)
+    answers = {PULL_ACKS: part.pulls.answer}
+    return ClientProtocol("http", begin, encode_refusal, part, answers, context.console.history.begin)

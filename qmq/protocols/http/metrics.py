@@ -22,7 +22,7 @@ from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.commit.commits import Commits
 from qmq.engine.runtime.contexts import Engine
 from qmq.mesh.membership.takeover import Takeover
-from qmq.protocols.http.part import WebPart
+from qmq.protocols.http.samples import Samples
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.memory_budget import MemoryBudget
 from qmq.sessions.clients.session import ClientSession
@@ -66,22 +66,19 @@ class MetricsContext(Engine, Protocol):
     mesh: Mesh | None
     conditions: Conditions
 
-    @property
-    def web(self) -> WebPart: ...
 
-
-async def metrics_page(context: MetricsContext) -> bytes:
+async def metrics_page(context: MetricsContext, samples: Samples) -> bytes:
     """The page, as CONTENT_TYPE. Waits for new samples, at most `samples.WAIT_SECONDS`; then never again."""
     # Late, for prometheus-client takes 3 % of a node's start; and in a thread, for it takes 30 ms.
     families: MetricFamilies = (await context.environment.run_blocking(import_module, FAMILIES)).MetricFamilies()
-    await context.web.samples.refresh()
+    await samples.refresh()
     await context.environment.run_blocking(families.process)
     _add_node(families, context)
     _add_messages(families, context)
     _add_clients(families, context)
-    _add_storage(families, context)
+    _add_storage(families, context, samples)
     _add_mesh(families, context)
-    _add_queues(families, context)
+    _add_queues(families, context, samples)
     return families.page()
 
 
@@ -126,7 +123,7 @@ def _add_clients(families: "MetricFamilies", context: MetricsContext) -> None:
     families.counter("qmq_memory_evictions", "Connections that were ended to free memory.", memory.ended)
 
 
-def _add_storage(families: "MetricFamilies", context: MetricsContext) -> None:
+def _add_storage(families: "MetricFamilies", context: MetricsContext, samples: Samples) -> None:
     store, commits = context.store, context.commits
     journal = store.journal
     families.counter("qmq_commits", "Groups of records that were appended to the journal.", commits.groups)
@@ -143,7 +140,6 @@ def _add_storage(families: "MetricFamilies", context: MetricsContext) -> None:
     families.counter("qmq_checkpoints", "Checkpoints that are done.", context.checkpoints.count)
     text = "1 while new durable messages are refused because the disk is nearly full."
     families.gauge("qmq_disk_full", text, context.broker.send_limits.disk_full)
-    samples = context.web.samples
     if samples.taken_at is None:
         free, age = [], []
     else:
@@ -173,8 +169,8 @@ def _add_mesh(families: "MetricFamilies", context: MetricsContext) -> None:
     families.gauge("qmq_queues_held", text, context.broker.queues.held)
 
 
-def _add_queues(families: "MetricFamilies", context: MetricsContext) -> None:
-    queues, deepest = context.broker.queues, context.web.samples.queues
+def _add_queues(families: "MetricFamilies", context: MetricsContext, samples: Samples) -> None:
+    queues, deepest = context.broker.queues, samples.queues
     count = len(queues.by_name) + queues.stored_names.count
     families.gauge("qmq_queues", "Queues of this node that have messages or consumers, about.", count)
     text = "Messages that this node serves, of the 100 deepest queues, as of the last samples."

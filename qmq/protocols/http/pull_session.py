@@ -88,7 +88,7 @@ class PullDialogue(ClientDialogue):
 
     answers_each = True
 
-    def __init__(self, context: PullContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+    def __init__(self, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
         self.changed = Waker()
         self.encoder = session.encoder = PullEncoder(self.changed.wake)
         self.is_started = trio.Event()

@@ -12,10 +12,10 @@ from typing import Final, get_args
 import trio
 
 from qmq.errors import Refused
-from qmq.mesh.peers.kinds import RequestKind
 from qmq.mesh.peers.peer_json import decode_json
 from qmq.protocols.http.gateway.bodies import Action
 from qmq.protocols.http.gateway.pulls import EXPIRED, UNREACHABLE, AckRequest, AckToken
+from qmq.protocols.http.listener import PULL_ACKS
 from qmq.protocols.http.pull_session import PullContext, PullSession
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.sessions.clients.session import ClientSession
@@ -97,7 +97,7 @@ class Pulls:
         if node not in self._context.peer_names:
             return [EXPIRED] * len(acks)
         body = {"user": user, "acks": [[ack.text, *(ack.token or ()), ack.action, ack.requeue] for ack in acks]}
-        answer = await self._context.ask_one(node, PeerRequest(RequestKind.PULL_ACKS, json.dumps(body).encode()))
+        answer = await self._context.ask_one(node, PeerRequest(PULL_ACKS, json.dumps(body).encode()))
         try:
             found = None if answer is None else json.loads(answer)
         except ValueError:

@@ -1,7 +1,8 @@
 """A session that speaks STOMP: codec, login, heartbeats, and the loop that decides frames."""
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -191,4 +192,6 @@ def _refusal(refused: Refused) -> bytes:
     return encode_error(refused, None, Version.V12)
 
 
-STOMP: Final = ClientProtocol("stomp", StompDialogue, _refusal)
+def protocol(context: StompContext) -> ClientProtocol:
+    """STOMP on one node."""
+    return ClientProtocol("stomp", partial(StompDialogue, context), _refusal)

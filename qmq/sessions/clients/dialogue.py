@@ -5,8 +5,8 @@ protocol. For each read it cuts complete frames (`receive`), then decides them a
 It sets `encoder` of the session, which writes what the node sends.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 from qmq.errors import Refused
 
@@ -60,12 +60,22 @@ class ClientDialogue:
         """Everything that the client sent is delivered, too: its place is free. Drops what refers to the session."""
 
 
+Answer = Callable[[bytes], Awaitable[bytes]]
+"""The response to the body of a peer's request. Raises Refused."""
+
+
 class ClientProtocol(NamedTuple):
-    """What a listener needs of a protocol."""
+    """A protocol on one node (`dialogue.protocol` in its room): what its listeners and its peers need of it."""
 
     name: str
     """For metrics."""
     begin: Callable[..., ClientDialogue]
-    """Called with the context, the session, its pipe, and its pending login."""
+    """Called with the session, its pipe, and its pending login."""
     refusal: Callable[[Refused], bytes]
     """What a connection is sent that is not accepted."""
+    shared: Any = None
+    """What its connections share on this node."""
+    answers: Mapping[str, Answer] = {}
+    """Kind of a request between nodes → its response."""
+    served: Callable[[], None] = lambda: None
+    """Called when its first listener opens."""

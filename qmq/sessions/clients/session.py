@@ -118,7 +118,7 @@ class ClientSession:
         self.outbox = ClientOutbox(pipe, self.start, self._grew)
         self.encoder: Encoder
         """How the client is written to; set by the dialogue."""
-        self.dialogue = protocol.begin(context, self, pipe, login)
+        self.dialogue = protocol.begin(self, pipe, login)
 
     @property
     def keep_open(self) -> bool:
@@ -250,7 +250,7 @@ class ClientSession:
         self._pipe = pipe
         self.outbox.pipe = pipe
         self.protocol = protocol.name
-        self.dialogue = protocol.begin(self._context, self, pipe, login)
+        self.dialogue = protocol.begin(self, pipe, login)
         self.dialogue.start()
 
     async def _receive_until_end(self) -> None:

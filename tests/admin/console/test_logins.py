@@ -300,7 +300,7 @@ async def test_login_by_token_ends_when_its_name_becomes_that_of_a_user(
 async def test_logins_are_bounded_and_the_one_unused_longest_ends(autojump_clock: MockClock) -> None:
     async with web_rig(users=users("observer")).run() as rig:
         browser = await logged_in(rig, "observer")
-        logins = rig.alive.web.console._logins
+        logins = rig.alive.protocols.of("http").shared.console._logins
         login = logins.find(browser.cookie.partition("=")[2], 0)
         assert login is not None
         await trio.sleep(1)
@@ -355,7 +355,7 @@ async def test_node_asks_nothing_when_no_tab_is_open(autojump_clock: MockClock) 
     async with web_rig().run() as rig:
         tab = await (await dial(rig)).follow("/v1/console/events")
         await tab.event()
-        feed = rig.alive.web.console._feed
+        feed = rig.alive.protocols.of("http").shared.console._feed
 
         tab.pipe.close()
         await eventually(lambda: not feed._is_running)

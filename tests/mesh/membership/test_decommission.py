@@ -159,7 +159,7 @@ async def test_a_retired_node_is_refused_when_it_comes_back_stops_and_does_not_s
 
         assert {"refused-retired-node", "retired"} <= set(codes(c))
         assert "definitions-behind" not in codes(c)
-        assert c.addresses == []
+        assert c.addresses == {}
         (event,) = (one for one in mesh.nodes["a"].conditions.past() if one.code == "retired-node")
         assert event.message.startswith("link with c: c was retired")
         assert event.advice.startswith("Stop the retired node.")

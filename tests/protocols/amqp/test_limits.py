@@ -121,7 +121,10 @@ async def test_metrics_count_connections_of_this_protocol(autojump_clock: MockCl
     async with amqp_node() as rig:
         await connect(rig)
 
-        assert 'qmq_connections{protocol="amqp"} 1' in (await metrics_page(rig.alive)).decode()
+        assert (
+            'qmq_connections{protocol="amqp"} 1'
+            in (await metrics_page(rig.alive, rig.alive.protocols.of("http").shared.samples)).decode()
+        )
 
 
 async def test_a_get_that_is_refused_leaves_nothing_behind(autojump_clock: MockClock) -> None:

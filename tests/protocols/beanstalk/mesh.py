@@ -1,6 +1,7 @@
 """A mesh whose nodes serve beanstalkd clients, too."""
 
-from qmq.config import Address, BeanstalkListenerSettings, NodeSettings
+from qmq.config import Address, NodeSettings
+from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from tests.node.mesh_rig import MeshRig, host_of
 from tests.protocols.beanstalk.rig import BEANSTALK_PORT, BeanstalkClient
 

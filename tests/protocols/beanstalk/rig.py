@@ -6,8 +6,9 @@ from typing import Any
 
 import trio
 
-from qmq.config import Address, BeanstalkListenerSettings
+from qmq.config import Address
 from qmq.environment import Pipe
+from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from tests.node.rig import ANSWER_SECONDS, HOST, Rig
 
 BEANSTALK_PORT = 11300

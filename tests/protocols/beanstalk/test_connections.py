@@ -9,7 +9,6 @@ from trio.testing import MockClock
 
 from qmq.config import (
     Address,
-    BeanstalkListenerSettings,
     DestinationPolicy,
     DestinationSettings,
     LimitSettings,
@@ -19,6 +18,7 @@ from qmq.config import (
 )
 from qmq.protocols.beanstalk.decisions import TOGETHER_MAX, DecidedItem, Decisions
 from qmq.protocols.beanstalk.dialogue import BeanstalkDialogue
+from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.wire.stomp import Frame
 from tests.config.test_load import HASH
 from tests.node.rig import HOST, eventually, send, subscribe

@@ -15,7 +15,6 @@ from qmq.model.levels import EXACT_TOPS
 from qmq.protocols.beanstalk import part
 from qmq.protocols.beanstalk.gateway.jobs import JobState
 from qmq.protocols.beanstalk.jobs import FoundJob
-from qmq.protocols.beanstalk.part import part_of
 from tests.node.rig import subscribe
 from tests.protocols.beanstalk.rig import BeanstalkClient, BeanstalkRig, running
 from tests.support.depths import depths
@@ -702,7 +701,7 @@ async def test_a_job_that_was_reserved_meanwhile_is_not_deleted(autojump_clock: 
     async with running() as rig:
         client = await rig.client()
         job = await client.put()
-        part = part_of(rig.alive)
+        part = rig.alive.protocols.of("beanstalk").shared
         found = await part.jobs.find(job)
         assert found is not None and found.state is JobState.READY
         await client.reserve()
@@ -727,7 +726,7 @@ async def test_a_job_that_another_one_took_is_not_reserved_by_its_id_as_well(
             return False
 
         with monkeypatch.context() as patch:
-            patch.setattr(part_of(rig.alive).changes, "delete", lost)
+            patch.setattr(rig.alive.protocols.of("beanstalk").shared.changes, "delete", lost)
             assert await client.ask(f"reserve-job {job}") == b"NOT_FOUND"
 
         assert depths(rig.alive) == {Q: 1}

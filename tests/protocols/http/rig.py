@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import trio
 
-from qmq.config import Address, HttpListenerSettings
+from qmq.config import Address
 from qmq.environment import Pipe
+from qmq.protocols.http.listener import HttpListenerSettings
 from tests.node.mesh_rig import MeshRig, host_of
 from tests.node.rig import ANSWER_SECONDS, HOST, Rig
 

@@ -11,6 +11,12 @@ from qmq.protocols.http.samples import PAUSE_SECONDS, QUEUES_SHOWN, WAIT_SECONDS
 from tests.node.rig import Rig, eventually, send, subscribe
 
 
+def samples_of(rig: Rig) -> Samples:
+    samples = rig.alive.protocols.of("http").shared.samples
+    assert isinstance(samples, Samples)
+    return samples
+
+
 def shown(samples: Samples) -> dict[str, int]:
     return {one.name: one.messages for one in samples.queues}
 
@@ -25,9 +31,9 @@ async def test_deepest_queues_come_first(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         fill(rig, {f"/queue/{number}": number for number in range(1000)})
 
-        await rig.alive.web.samples.refresh()
+        await samples_of(rig).refresh()
 
-        assert list(shown(rig.alive.web.samples).items()) == [
+        assert list(shown(samples_of(rig)).items()) == [
             (f"/queue/{number}", number) for number in range(999, 999 - QUEUES_SHOWN, -1)
         ]
 
@@ -45,11 +51,15 @@ async def test_queues_that_are_only_in_the_store_are_found(autojump_clock: MockC
         await client.receipt()
         await client.receipt()
 
-        await rig.alive.web.samples.refresh()
+        await samples_of(rig).refresh()
 
         assert "/queue/quiet" not in rig.alive.broker.queues.by_name
-        assert shown(rig.alive.web.samples) == {"/queue/old": 4, "/queue/quiet": 2, "/queue/new": 1}
-        old = rig.alive.web.samples.queues[0]
+        assert shown(samples_of(rig)) == {
+            "/queue/old": 4,
+            "/queue/quiet": 2,
+            "/queue/new": 1,
+        }
+        old = samples_of(rig).queues[0]
         assert (old.body_bytes, old.consumers) == (16, 0)
         assert old.oldest_waiting_us is not None and old.oldest_waiting_us > 0
 
@@ -60,15 +70,15 @@ async def test_message_in_flight_is_counted_and_does_not_wait(autojump_clock: Mo
         await client.send(subscribe("/queue/q", ack="client"), send("/queue/q", "1"))
         await client.messages(1)
 
-        await rig.alive.web.samples.refresh()
+        await samples_of(rig).refresh()
 
-        (one,) = rig.alive.web.samples.queues
+        (one,) = samples_of(rig).queues
         assert (one.messages, one.consumers, one.oldest_waiting_us) == (1, 1, None)
 
 
 async def test_samples_are_taken_at_most_every_few_seconds(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
-        samples = rig.alive.web.samples
+        samples = samples_of(rig)
         await samples.refresh()
         fill(rig, {"/queue/q": 1})
 
@@ -82,7 +92,7 @@ async def test_samples_are_taken_at_most_every_few_seconds(autojump_clock: MockC
 
 async def test_store_that_hangs_holds_a_scrape_up_for_a_bounded_time(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
-        samples = rig.alive.web.samples
+        samples = samples_of(rig)
         await samples.refresh()
         taken_at = samples.taken_at
         fill(rig, {"/queue/q": 1})

@@ -102,7 +102,7 @@ async def test_streams_share_the_data_of_events_and_forget_it(autojump_clock: Mo
 
         for stream in streams:
             assert await stream.events(3 * SHARED_MESSAGES_MAX) == list(map(str, range(3 * SHARED_MESSAGES_MAX)))
-        assert len(rig.alive.web.event_data._known) <= SHARED_MESSAGES_MAX
+        assert len(rig.alive.protocols.of("http").shared.event_data._known) <= SHARED_MESSAGES_MAX
 
 
 # Resuming

@@ -6,9 +6,10 @@ import argon2
 import pytest
 from trio.testing import MockClock
 
-from qmq.config import Address, HttpListenerSettings, ListenerSettings, NodeSettings, PermissionSettings, User
+from qmq.config import Address, ListenerSettings, NodeSettings, PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.node.reload import Reloader
+from qmq.protocols.http.listener import HttpListenerSettings
 from qmq.sessions.clients.admission import LOGINS_AT_ONCE
 from tests.node.rig import HOST, PORT, Client, Rig, eventually, send, subscribe
 from tests.support.conditions import present

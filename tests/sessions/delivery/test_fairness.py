@@ -12,7 +12,6 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
 from qmq.engine.runtime.sockets import SocketPipe
-from qmq.protocols.stomp.dialogue import STOMP
 from qmq.sessions.clients.outbox import ClientOutbox
 from qmq.sessions.clients.session import READ_BYTES_MAX, ClientSession
 from tests.node.rig import Rig, eventually
@@ -146,10 +145,11 @@ async def test_a_busy_client_is_read_twice_at_most_while_another_waits_for_its_a
     turns_max = 60 * busy
     quiet = QuietPipe(b"SEND\ndestination:/topic/other\nreceipt:q\n\nx\0", turns, turns_max, apart=4 * busy // rate)
     async with Rig().run() as rig:
+        stomp = rig.alive.protocols.of("stomp")
         async with trio.open_nursery() as nursery:
             for pipe in [quiet, *[BusyPipe(frame, turns, turns_max) for _ in range(busy)]]:
                 login = rig.alive.admission.admit(pipe.peer_address)
-                nursery.start_soon(ClientSession(rig.alive, pipe, rig.settings.stomp[0], login, STOMP).serve)
+                nursery.start_soon(ClientSession(rig.alive, pipe, rig.settings.stomp[0], login, stomp).serve)
 
     assert len(quiet.waits) > 5
     assert max(quiet.waits) <= 2 * busy

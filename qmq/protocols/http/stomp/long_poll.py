@@ -20,7 +20,6 @@ from qmq.errors import Refused
 from qmq.protocols.http.codec import HttpRefusal, HttpRequest
 from qmq.protocols.http.gateway.responses import HttpEncoder
 from qmq.protocols.http.stomp.long_poll_pipe import IDLE_SECONDS, LongPollPipe
-from qmq.protocols.stomp.dialogue import STOMP
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.dialogue import ClientProtocol
 from qmq.sessions.clients.session import ClientSession, SessionContext
@@ -44,8 +43,6 @@ ID_BITS: Final = 128
 
 BYTES: Final = ("content-type", "application/octet-stream")
 
-LONG_POLL: Final[ClientProtocol] = STOMP._replace(name="long-poll")
-
 T = TypeVar("T")
 
 
@@ -66,8 +63,9 @@ class LongPollContext(SessionContext, Tasks, Protocol):
 class LongPollSessions:
     """All sessions of the node over long poll."""
 
-    def __init__(self, context: LongPollContext) -> None:
+    def __init__(self, context: LongPollContext, protocol: ClientProtocol) -> None:
         self._context = context
+        self._protocol = protocol
         self._pipes: dict[str, LongPollPipe] = {}
         self._sweeps = False
 
@@ -115,7 +113,7 @@ class LongPollSessions:
         pipe = LongPollPipe(asking.pipe)
         login = pipe.login = context.admission.admit(pipe.peer_address, now=trio.current_time())
         self._carry(pipe, asking.login)
-        session = ClientSession(context, pipe, asking.session.listener, login, LONG_POLL)
+        session = ClientSession(context, pipe, asking.session.listener, login, self._protocol)
         pipe.grew = partial(context.memory_budget.change, session)
         context.spawn(session.serve)
         self._pipes[id] = pipe

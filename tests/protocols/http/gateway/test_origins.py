@@ -2,10 +2,11 @@
 
 import pytest
 
-from qmq.config import Address, HttpListenerSettings
+from qmq.config import Address
 from qmq.protocols.http.codec import HttpRefusal
 from qmq.protocols.http.gateway.authorization import parse_authorization
 from qmq.protocols.http.gateway.origins import Origins, check_unasked
+from qmq.protocols.http.listener import HttpListenerSettings
 from tests.protocols.http.gateway.support import request_of
 
 

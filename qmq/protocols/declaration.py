@@ -1,12 +1,10 @@
-"""Addresses at which a node serves clients, for each protocol, and which users need no login there."""
+"""What a protocol declares for the rooms below its dialogue: where its clients are served, and whether they log in."""
 
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from qmq.section import AddressText, FilePath, Section, Size
-
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+from qmq.address import Address
+from qmq.section import AddressText, FilePath, Section
 
 
 class TlsSettings(Section):
@@ -26,7 +24,7 @@ class TlsSettings(Section):
 
 
 class ListenerSettings(Section):
-    """One `[[stomp]]`: an address at which the node serves clients."""
+    """One section of the node file, such as `[[stomp]]`: an address at which the node serves clients."""
 
     address: AddressText
     tls: TlsSettings | None = None
@@ -59,35 +57,27 @@ class ListenerSettings(Section):
             raise ValueError(f"must be false: {address} can be reached from other machines; add [[users]] instead")
 
 
-def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    for origin in origins:
-        if not re.fullmatch(r"https?://[^/?#@\s]+", origin):
-            raise ValueError(f"must have origins as https://HOST[:PORT], not {origin!r}")
-    return origins
-
-
-Origins = Annotated[tuple[str, ...], _check_origins]
-"""Origins of pages: `https://app.example.org`."""
-
-
-class HttpListenerSettings(ListenerSettings):
-    """One `[[http]]`: an address of the web port. `hosts` are names of it besides its address."""
-
-    hosts: tuple[str, ...] = ()
-    origins: Origins = ()
-    """Origins of pages that may use the port, besides pages of the port itself: `https://app.example.org`."""
-
-    def served_hosts(self, is_anonymous: bool) -> tuple[str, ...] | None:
-        """The names in `Host` that are served; None for all, where each client logs in and no names are given."""
-        if not is_anonymous and not self.hosts:
-            return None
-        return (*self.hosts, self.address.host, *(LOOPBACK_NAMES if self.address.is_loopback else ()))
-
-
-class BeanstalkListenerSettings(ListenerSettings):
-    """One `[[beanstalk]]`: an address for beanstalkd clients, which do not log in."""
+class LoginlessListenerSettings(ListenerSettings):
+    """The same for a protocol whose clients do not log in."""
 
     user: str | None = None
     """As which user they act. None: without a name, which only a node without users allows."""
-    job_bytes_max: Size = 65_535
-    """Of the body of a job; `limits.body_bytes_max` counts, too."""
+
+
+class Declaration(NamedTuple):
+    """What a protocol says of itself before any of it is loaded (`listener.DECLARATION` in its room)."""
+
+    name: str
+    """That of its folder, of its sections in the node file, and of its address in the peers file."""
+    title: str
+    """For the log, and for errors."""
+    settings: type[ListenerSettings] = ListenerSettings
+    """Its section in the node file, which says where a node serves it."""
+    default: Address | None = None
+    """Where `qmq serve` without a file serves it."""
+    of_mesh: Mapping[str, Any] = {}
+    """Keys of its section, and their types. The peers file may have these lists for all nodes, beside their own."""
+    page: str = ""
+    """What a browser shows at its address."""
+    requests: tuple[str, ...] = ()
+    """The kinds of its requests between nodes. A node that does not serve it answers them, too."""
