@@ -1,6 +1,6 @@
 """Verbs about definitions: settings that the whole mesh shares."""
 
-from qmq.verbs.verb import Changing, Quorum, Verb
+from qmq.verbs.verb import Defining, Verb
 
 
 class ListDefinitions(Verb):
@@ -21,27 +21,19 @@ class ExportDefinitions(Verb):
     form = "definitions/export"
 
 
-class ChangingDefinitions(Changing):
-    """Change definitions on any node, for the whole mesh."""
-
-    takes_body = True
-
-    quorum: Quorum = False
-
-
-class PutDefinition(ChangingDefinitions):
+class PutDefinition(Defining):
     """Set one definition. The body is its value, a JSON object."""
 
     form = "definitions/put/KIND/NAME"
 
 
-class DeleteDefinition(ChangingDefinitions):
+class DeleteDefinition(Defining):
     """Delete one definition."""
 
     form = "definitions/delete/KIND/NAME"
 
 
-class ImportDefinitions(ChangingDefinitions):
+class ImportDefinitions(Defining):
     """Define what a file contains, all of it or nothing. The body is such a file, or one that RabbitMQ exported."""
 
     form = "definitions/import"

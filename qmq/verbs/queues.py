@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from qmq.access.rights import EXCHANGE, KINDS, Need
 from qmq.access.rules import Action
-from qmq.verbs.verb import Changing, Effect, Quorum, Scope, option
+from qmq.verbs.verb import Changing, Defining, Effect, Quorum, Scope, option
 
 COUNT_MAX: Final = 10**12
 
@@ -126,17 +126,15 @@ class Delete(Changing):
         return [Need(Action.DECLARE, about), Need(Action.SUBSCRIBE, about)]
 
 
-class Declare(Changing):
+class Declare(Defining):
     """Declare a queue or an exchange. The keys of the declaration are in the body, or in headers."""
 
     form = "declare/queue|exchange/NAME"
     right = Action.DECLARE
-    takes_body = True
 
     replace: Annotated[bool, option("Replace a declaration with other values.")] = False
     passive: Annotated[bool, option("Declare nothing; exit code 1 if the queue is not declared.")] = False
     force: Annotated[bool, option("Also if the queue is exclusive to another connection.")] = False
-    quorum: Quorum = False
 
     @classmethod
     def needs(cls, about: str, headers: Mapping[str, str], effect: Effect | None) -> list[Need]:

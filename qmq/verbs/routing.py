@@ -5,20 +5,18 @@ from typing import Annotated
 
 from qmq.access.rights import EXCHANGE, KINDS, Need
 from qmq.access.rules import Action
-from qmq.verbs.verb import Changing, Effect, Quorum, Showing, option
+from qmq.verbs.verb import Defining, Effect, Showing, option
 
 
-class Bind(Changing):
+class Bind(Defining):
     """Copy messages from a source to a queue or an exchange, from now on. The body has the arguments."""
 
     form = "bind/queue|exchange/NAME"
     right = Action.DECLARE
-    takes_body = True
 
     source: Annotated[str, option("A topic or a pattern, a fanout, or an exchange.", audited="source")] | None = None
     key: Annotated[str, option("The routing key; of a topic exchange a pattern.", audited="key")] = ""
     force: Annotated[bool, option("Also if the queue is exclusive to another connection.")] = False
-    quorum: Quorum = False
 
     @classmethod
     def needs(cls, about: str, headers: Mapping[str, str], effect: Effect | None) -> list[Need]:

@@ -148,6 +148,15 @@ class Changing(Verb):
     dry_run: DryRun = False
 
 
+class Defining(Changing):
+    """A verb that changes definitions."""
+
+    takes_body = True
+
+    quorum: Quorum = False
+    dry_run: Annotated[bool, option("Check everything, and change nothing.")] = False
+
+
 class Option(NamedTuple):
     """One option of a verb: its type in Python, and what `option` says of it."""
 
@@ -188,7 +197,7 @@ def options_of(verb: type[Verb]) -> Mapping[str, Option]:
     """Header → its option, in the order of the declaration."""
     hints = get_type_hints(verb, include_extras=True)
     found: dict[str, Option] = {}
-    for field in sorted(msgspec.structs.fields(verb), key=lambda field: field.name == "dry_run"):
+    for field in sorted(msgspec.structs.fields(verb), key=lambda field: field.name in ("quorum", "dry_run")):
         hint = hints[field.name]
         kind, meta = get_args(hint if get_origin(hint) is Annotated else get_args(hint)[0])
         found[field.encode_name] = Option(kind, meta, **meta.extra)

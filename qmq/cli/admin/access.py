@@ -14,14 +14,13 @@ from ..options import client_options, json_option, together
 from ..output import print_json, printable
 from ..passwords import hash_of, password_on_stdin
 from .request import (
-    DefinitionChange,
     ask,
-    change_options,
     list_command,
     read_values,
     show_rows,
     warn_of_closing,
 )
+from .verb import Asked, change_options
 
 
 @click.group
@@ -54,7 +53,7 @@ def list_users(node: Endpoint, as_json: bool) -> None:
 @click.option("--passcode-stdin", is_flag=True, help="The first line of the standard input is the password.")
 @click.option("--group", "groups", metavar="NAME", multiple=True, help="A group of the user; repeatable.")
 @change_options
-def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: DefinitionChange) -> None:
+def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], asked: Asked) -> None:
     """Add a user, or replace it as a whole.
 
     The node gets a hash of the password, never the password. Without --passcode-stdin the user can log in with a
@@ -67,13 +66,13 @@ def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: D
 
     remarks = groups_without_permission(name, groups, ())
     if remarks:
-        rules = ask(change.node, "definitions/list/permission")["definitions"]
+        rules = ask(asked.node, "definitions/list/permission")["definitions"]
         remarks = groups_without_permission(name, groups, [str(one["value"].get("group")) for one in rules])
-    is_first = not ask(change.node, "definitions/list/user")["definitions"]
-    facts = change.ask(f"definitions/put/user/{name}", body=json.dumps(value).encode())
+    is_first = not ask(asked.node, "definitions/list/user")["definitions"]
+    facts = asked.ask(f"definitions/put/user/{name}", body=json.dumps(value).encode())
     if is_first:
-        warn_of_closing(change.dry_run)
-    change.show_definition(facts, "set")
+        warn_of_closing(asked.is_dry_run)
+    asked.show_definition(facts, "set")
     for line in remarks:
         click.echo(f"qmq: {printable(line)}", err=True)
 
@@ -81,13 +80,13 @@ def add_user(name: str, passcode_stdin: bool, groups: tuple[str, ...], change: D
 @users.command("delete")
 @click.argument("name")
 @change_options
-def delete_user(name: str, change: DefinitionChange) -> None:
+def delete_user(name: str, asked: Asked) -> None:
     """Delete a user, and end its connections on all nodes.
 
     Exit code 1 if there is none. After the last user, only the Unix socket of a node (--data) and listeners with
     anonymous = true serve clients.
     """
-    change.delete(f"user/{name}")
+    asked.delete(f"user/{name}")
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:
@@ -122,37 +121,37 @@ def list_permissions(facts: dict[str, Any]) -> None:
 @permissions.command
 @row_arguments
 @change_options
-def allow(subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
+def allow(subject: str, actions: str, pattern: str, asked: Asked) -> None:
     """Allow a user or a group these actions on what matches a pattern.
 
     Exit code 1 if the permission is refused; then nothing has changed.
     """
     value = _value(subject, "allow", actions, pattern)
-    change.put(_name(value), value)
+    asked.put(_name(value), value)
 
 
 @permissions.command
 @row_arguments
 @change_options
-def deny(subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
+def deny(subject: str, actions: str, pattern: str, asked: Asked) -> None:
     """Deny a user or a group these actions on what matches a pattern.
 
     A denial counts, whatever else is allowed. Exit code 1 if the permission is refused; then nothing has changed.
     """
     value = _value(subject, "deny", actions, pattern)
-    change.put(_name(value), value)
+    asked.put(_name(value), value)
 
 
 @permissions.command
 @click.argument("word", type=click.Choice(["allow", "deny"]), metavar="allow|deny")
 @row_arguments
 @change_options
-def delete(word: str, subject: str, actions: str, pattern: str, change: DefinitionChange) -> None:
+def delete(word: str, subject: str, actions: str, pattern: str, asked: Asked) -> None:
     """Delete exactly this permission, as `list` shows it.
 
     Exit code 1 if there is none.
     """
-    change.delete(_name(_value(subject, word, actions, pattern)))
+    asked.delete(_name(_value(subject, word, actions, pattern)))
 
 
 def _value(subject: str, word: str, actions: str, pattern: str) -> dict[str, Any]:
@@ -196,25 +195,25 @@ def list_limits(facts: dict[str, Any]) -> None:
 @click.argument("subject")
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 @change_options
-def set_limit(subject: str, values: tuple[str, ...], change: DefinitionChange) -> None:
+def set_limit(subject: str, values: tuple[str, ...], asked: Asked) -> None:
     """Set the limits of a user, of each user of a group, or of each user (`*`).
 
     KEY is connections_max, subscriptions_max, messages_per_second_max, bytes_per_second_max, queues_max or
     held_bytes_max. 0 is no limit. Keys that are not given set no limit. Exit code 1 if a limit is not allowed; then
     nothing has changed.
     """
-    change.put(f"limit/{_limit_name(subject)}", read_values(values))
+    asked.put(f"limit/{_limit_name(subject)}", read_values(values))
 
 
 @limits.command("delete")
 @click.argument("subject")
 @change_options
-def delete_limit(subject: str, change: DefinitionChange) -> None:
+def delete_limit(subject: str, asked: Asked) -> None:
     """Delete the limits of exactly this SUBJECT.
 
     Exit code 1 if there are none.
     """
-    change.delete(f"limit/{_limit_name(subject)}")
+    asked.delete(f"limit/{_limit_name(subject)}")
 
 
 def _limit_name(subject: str) -> str:

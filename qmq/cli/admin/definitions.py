@@ -15,9 +15,7 @@ from ..options import client_options, json_option
 from ..output import Failed, print_json, printable, show_table
 from ..passwords import hash_of
 from .request import (
-    DefinitionChange,
     ask,
-    change_options,
     check_kind,
     check_quorum,
     list_command,
@@ -26,6 +24,7 @@ from .request import (
     show_rows,
     warn_of_closing,
 )
+from .verb import Asked, change_options
 
 SECRET: Final = "password_hash"
 
@@ -52,7 +51,7 @@ def export(node: Endpoint, as_json: bool) -> None:
 @definitions.command("import")
 @click.argument("file", type=click.File("rb"))
 @change_options
-def import_(file: BinaryIO, change: DefinitionChange) -> None:
+def import_(file: BinaryIO, asked: Asked) -> None:
     """Define what a file contains: all of it or nothing.
 
     FILE is what `export` printed, or what RabbitMQ exported. `-` is the standard input. Entries of RabbitMQ without a
@@ -60,18 +59,18 @@ def import_(file: BinaryIO, change: DefinitionChange) -> None:
     does not contain stay. Exit code 1 if nothing of the file was imported.
     """
     data = file.read()
-    closes = "user" in read_document(data)[0] and not ask(change.node, "definitions/list/user")["definitions"]
-    facts = change.ask("definitions/import", body=data)
+    closes = "user" in read_document(data)[0] and not ask(asked.node, "definitions/list/user")["definitions"]
+    facts = asked.ask("definitions/import", body=data)
     if closes:
-        warn_of_closing(change.dry_run)
+        warn_of_closing(asked.is_dry_run)
     left_out = facts.get("left_out", [])
-    if change.as_json:
+    if asked.as_json:
         print_json(facts)
     else:
         for line in left_out:
             click.echo(printable(f"left out: {line}"))
         count = facts["definitions"]
-        result = " are correct" if change.dry_run else f", {facts['changed']} changed"
+        result = " are correct" if asked.is_dry_run else f", {facts['changed']} changed"
         click.echo(f"{count} definitions{result}")
         show_left_behind(facts)
     if not facts["definitions"]:
@@ -128,26 +127,26 @@ def list_policies(facts: dict[str, Any]) -> None:
 @click.argument("pattern")
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 @change_options
-def set_policy(pattern: str, values: tuple[str, ...], change: DefinitionChange) -> None:
+def set_policy(pattern: str, values: tuple[str, ...], asked: Asked) -> None:
     """Set the policy of a destination, or of all that match a pattern.
 
     PATTERN is a destination, or a prefix with `*`. The keys are those of the node file; a VALUE is JSON, or text. The
     keys that are not given get their defaults. Exit code 1 if the policy is not allowed; then nothing has changed.
     """
     check_kind(pattern, ("queue", "fanout", "topic", "exchange"))
-    change.put(f"policy{pattern}", read_values(values))
+    asked.put(f"policy{pattern}", read_values(values))
 
 
 @policies.command("delete")
 @click.argument("pattern")
 @change_options
-def delete_policy(pattern: str, change: DefinitionChange) -> None:
+def delete_policy(pattern: str, asked: Asked) -> None:
     """Delete the policy of exactly this pattern.
 
     Exit code 1 if there is none.
     """
     check_kind(pattern, ("queue", "fanout", "topic", "exchange"))
-    change.delete(f"policy{pattern}")
+    asked.delete(f"policy{pattern}")
 
 
 def _export(node: Endpoint) -> dict[str, Any]:
@@ -211,24 +210,24 @@ def show_schema(name: str, node: Endpoint, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("file", type=click.File("rb"))
 @change_options
-def set_schema(name: str, file: BinaryIO, change: DefinitionChange) -> None:
+def set_schema(name: str, file: BinaryIO, asked: Asked) -> None:
     """Set a schema to what a file contains.
 
     FILE is an Avro schema in JSON, an object. `-` is the standard input. Exit code 1 if the schema is not allowed;
     then nothing has changed.
     """
-    change.put(f"schema/{name}", file.read())
+    asked.put(f"schema/{name}", file.read())
 
 
 @schemas.command("delete")
 @click.argument("name")
 @change_options
-def delete_schema(name: str, change: DefinitionChange) -> None:
+def delete_schema(name: str, asked: Asked) -> None:
     """Delete a schema.
 
     Exit code 1 if there is none, or if a policy or a declared queue names it.
     """
-    change.delete(f"schema/{name}")
+    asked.delete(f"schema/{name}")
 
 
 def _fingerprint(value: Mapping[str, Any]) -> str:

@@ -5,17 +5,18 @@ The rules are in docs/bindings.md and docs/amqp.md.
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import click
 
 from qmq.model.routing_names import MATCH, MATCHES, PREFIX, TYPES, VHOST_DEFAULT, vhost_name, vhost_prefix
+from qmq.verbs.verb import Defining
 
 from ..client import headers_of
 from ..options import together
 from ..output import show_table
-from .request import DefinitionChange, change_options, check_kind, list_command
+from .request import check_kind, list_command
+from .verb import Asked, change_options, verb_options
 
 
 @click.group
@@ -48,38 +49,36 @@ def _type(row: dict[str, Any]) -> str:
 @click.option("--internal", is_flag=True, help="Clients cannot send to it, only other exchanges.")
 @click.option("--delayed", is_flag=True, help="Messages wait for the milliseconds in their header x-delay.")
 @change_options
-def declare_exchange(
-    name: str, kind: str, alternate: str | None, internal: bool, delayed: bool, change: DefinitionChange
-) -> None:
+def declare_exchange(name: str, kind: str, alternate: str | None, internal: bool, delayed: bool, asked: Asked) -> None:
     """Declare an exchange.
 
     To declare it again as it is changes nothing. Exit code 1 if it exists with another type, alternate, `internal`
     or `delayed`; then nothing has changed.
     """
     headers = headers_of(type=kind, alternate=alternate or None, internal=internal, delayed=delayed)
-    _change_exchange(change, "declare", name, "declared", headers)
+    _change_exchange(asked, "declare", name, "declared", headers)
 
 
 @exchanges.command("delete")
 @click.argument("name")
 @click.option("--if-unused", is_flag=True, help="Only if it has no bindings.")
 @change_options
-def delete_exchange(name: str, if_unused: bool, change: DefinitionChange) -> None:
+def delete_exchange(name: str, if_unused: bool, asked: Asked) -> None:
     """Delete an exchange and its bindings.
 
     Exit code 1 if there is none, or if it is the alternate of another exchange.
     """
-    _change_exchange(change, "delete", name, "deleted", headers_of(if_unused=if_unused))
+    _change_exchange(asked, "delete", name, "deleted", headers_of(if_unused=if_unused))
 
 
-def _change_exchange(change: DefinitionChange, verb: str, name: str, done: str, headers: list[tuple[str, str]]) -> None:
-    facts = change.ask(f"{verb}{PREFIX}{name}", headers)
+def _change_exchange(asked: Asked, verb: str, name: str, done: str, headers: list[tuple[str, str]]) -> None:
+    facts = asked.ask(f"{verb}{PREFIX}{name}", headers)
     bindings = f", with {facts['bindings']} bindings" if facts.get("bindings") else ""
-    change.show(facts, f"exchange {name}", done, bindings)
+    asked.show_change(facts, f"exchange {name}", done, bindings)
 
 
 # Here --key is the routing key.
-binding_options: Callable[..., Any] = partial(change_options, key=("--cert-key",))
+binding_options: Callable[..., Any] = verb_options(Defining, key=("--cert-key",))
 
 binding_arguments: Callable[..., Any] = together(
     click.argument("source"),
@@ -123,27 +122,27 @@ def list_bindings(facts: dict[str, Any]) -> None:
 @bindings.command("add")
 @binding_arguments
 @binding_options
-def add_binding(change: DefinitionChange, **options: Any) -> None:
+def add_binding(asked: Asked, **options: Any) -> None:
     """Copy messages from SOURCE to TARGET, from now on.
 
     To add a binding again changes nothing. Exit code 1 if it is refused; then nothing has changed.
     """
-    _change_binding(change, "bind", "added", **options)
+    _change_binding(asked, "bind", "added", **options)
 
 
 @bindings.command("delete")
 @binding_arguments
 @binding_options
-def delete_binding(change: DefinitionChange, **options: Any) -> None:
+def delete_binding(asked: Asked, **options: Any) -> None:
     """Delete exactly this binding, as `list` shows it.
 
     Messages that were copied stay in the queue. Exit code 1 if there is none.
     """
-    _change_binding(change, "unbind", "deleted", **options)
+    _change_binding(asked, "unbind", "deleted", **options)
 
 
 def _change_binding(
-    change: DefinitionChange,
+    asked: Asked,
     verb: str,
     done: str,
     source: str,
@@ -155,8 +154,8 @@ def _change_binding(
     check_kind(source, ("topic", "fanout", "exchange"))
     check_kind(target, ("queue", "exchange"))
     headers = headers_of(source=source, key=key or None)
-    facts = change.ask(f"{verb}{target}", headers, json.dumps(_arguments(arguments, match)).encode())
-    change.show(facts, f"binding from {source} to {target}", done)
+    facts = asked.ask(f"{verb}{target}", headers, json.dumps(_arguments(arguments, match)).encode())
+    asked.show_change(facts, f"binding from {source} to {target}", done)
 
 
 def _arguments(given: tuple[str, ...], match: str | None) -> dict[str, str | None]:
@@ -187,20 +186,20 @@ def list_vhosts(facts: dict[str, Any]) -> None:
 @vhosts.command("declare")
 @click.argument("name")
 @change_options
-def declare_vhost(name: str, change: DefinitionChange) -> None:
+def declare_vhost(name: str, asked: Asked) -> None:
     """Declare a virtual host.
 
     Clients may open it from then on. To declare it again changes nothing.
     """
-    change.put(f"vhost/{vhost_name(name)}", {}, "declared")
+    asked.put(f"vhost/{vhost_name(name)}", {}, "declared")
 
 
 @vhosts.command("delete")
 @click.argument("name")
 @change_options
-def delete_vhost(name: str, change: DefinitionChange) -> None:
+def delete_vhost(name: str, asked: Asked) -> None:
     """Delete a virtual host.
 
     Exit code 1 if there is none, or if a queue, an exchange or a binding is in it.
     """
-    change.delete(f"vhost/{vhost_name(name)}")
+    asked.delete(f"vhost/{vhost_name(name)}")

@@ -5,20 +5,19 @@ A command that shows its response in its own way decorates what does so. For a v
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final
 
 import click
 
-from qmq.verbs.table import VERBS
-from qmq.verbs.verb import Option, Verb, options_of
+from qmq.verbs.verb import Defining, Option, Verb, options_of
 
-from ..client import Endpoint, headers_of
-from ..options import check_kind, client_options, json_option
+from ..client import Endpoint, Headers, headers_of
+from ..options import KEY, check_kind, client_options, json_option
 from ..output import print_json, printable
-from .request import JOB_SECONDS, ask
+from .request import JOB_SECONDS, ask, check_quorum, show_left_behind
 
 NOT_HERE: Final = ("about", "after", "limit")
 """Options that commands give by themselves."""
@@ -57,7 +56,34 @@ class Asked:
 
     def facts(self, *more: tuple[str, str], body: bytes = b"") -> dict[str, Any]:
         """The JSON response. Raises Failed or ServerError."""
-        return ask(self.node, self.request, [*self.headers, *more], body)
+        return self.ask(self.request, more, body)
+
+    def ask(self, request: str, headers: Headers = (), body: bytes = b"") -> dict[str, Any]:
+        """The JSON response to another request with these options. Raises Failed or ServerError."""
+        return ask(self.node, request, [*headers, *self.headers], body)
+
+    def put(self, name: str, value: Mapping[str, Any] | bytes, done: str = "set") -> None:
+        """Set the definition `name`, `KIND/NAME`, and show it."""
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.show_definition(self.ask(f"definitions/put/{name}", body=body), done)
+
+    def delete(self, name: str) -> None:
+        """Delete the definition `name`, and show it."""
+        self.show_definition(self.ask(f"definitions/delete/{name}"), "deleted")
+
+    def show_definition(self, facts: Mapping[str, Any], done: str) -> None:
+        """As `show_change`, with the name that the response has."""
+        self.show_change(facts, f"{facts['kind']} {facts['name']}", done)
+
+    def show_change(self, facts: Mapping[str, Any], name: str, done: str, more: str = "") -> None:
+        """Print what has happened to `name`. Raises Failed as `check_quorum` does."""
+        if self.as_json:
+            print_json(facts)
+        else:
+            result = f"would be {done}" if self.is_dry_run else f"is {done}" if facts["changed"] else "was so before"
+            click.echo(printable(f"{name} {result}{more}"))
+            show_left_behind(facts)
+        check_quorum(facts)
 
     def receipt(self) -> Mapping[str, str]:
         """The response in the headers of a RECEIPT, which may take long. Raises Failed or ServerError."""
@@ -66,7 +92,9 @@ class Asked:
             return client.request("SEND", [("destination", f"/control/{self.request}"), *self.headers]).head.headers
 
 
-def verb_options(verb: type[Verb], *without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def verb_options(
+    verb: type[Verb], *without: str, key: Collection[str] = KEY
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options of `verb`, but for those in `without`; the command gets them in an `Asked`, as `asked`."""
     options = {
         name.replace("-", "_"): one
@@ -83,9 +111,13 @@ def verb_options(verb: type[Verb], *without: str) -> Callable[[Callable[..., Any
         decorated = json_option(with_asked)
         for name, option in reversed(options.items()):
             decorated = _parameter(name, option, getattr(verb(), name))(decorated)
-        return client_options(decorated)
+        return client_options(decorated, key)
 
     return decorate
+
+
+change_options: Final = verb_options(Defining)
+"""Of a command that changes definitions."""
 
 
 def _parameter(name: str, option: Option, default: Any) -> Callable[[Any], Any]:
@@ -155,6 +187,8 @@ def verb_command(
 
 def plain_commands() -> dict[str, click.Command]:
     """Those of verbs that name a command, by this name."""
+    from qmq.verbs.table import VERBS  # All verbs: a command that has its own output starts without them.
+
     return {verb.command: plain_command(verb) for verb in VERBS.values() if verb.command}
 
 
