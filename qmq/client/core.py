@@ -27,7 +27,7 @@ from qmq.client.encode import (
 from qmq.client.feed import Delivered, Feed, FeedKind, FeedState
 from qmq.client.feeds import Feeds
 from qmq.client.requests import REPLIES, Exchange, PendingReplies, PendingReply, Phase, Request, RequestKind
-from qmq.errors import ClientError, NotConnected, Refused, Stale
+from qmq.errors import NotConnected, Stale
 from qmq.wire.stomp import (
     HEARTBEAT,
     Connection,
@@ -82,7 +82,7 @@ class Core:
         self.client_id = client_id
         self._beat_ms = beat_ms
         self._connection = Connection(Role.CLIENT, LIMITS)
-        self.closed_because: ClientError | Refused | None = None
+        self.closed_because: Exception | None = None
 
     @property
     def phase(self) -> Phase:
@@ -180,7 +180,7 @@ class Core:
         for pending in self.replies.lost():
             self._exchange.changed[pending] = None
 
-    def close(self, error: ClientError | Refused | None) -> None:
+    def close(self, error: Exception | None) -> None:
         """The client stops: all waiting calls get an error. Idempotent."""
         if self.phase is Phase.CLOSED:
             return

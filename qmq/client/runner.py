@@ -179,8 +179,13 @@ class Runner:
         self._is_writing = False
         failure: list[Exception] = []
         try:
-            # Outside of the nursery: an OSError of the function that returns the passcode costs this attempt only.
-            self.core.begin(address.host)
+            try:
+                self.core.begin(address.host)
+            except OSError:
+                raise  # the function that returns the passcode: it costs this attempt only
+            except Exception as error:
+                self.core.close(error)  # a mistake in that function
+                return
             self.wake()
             async with trio.open_nursery() as nursery:
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from qmq.config import AuthenticationSettings
-from qmq.errors import Refused
+from qmq.errors import NotConnected, Refused
 from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
 from tests.client.rig import eventually, running
 from tests.support.world import EPOCH_US
@@ -48,6 +49,24 @@ async def test_a_token_that_cannot_be_read_now_is_read_again(
             await eventually(lambda: "No such file" in client.statistics().last_error)
             path.write_text(expiring(1000)[0])
             await client.send("/queue/q", b"x")
+
+
+async def test_a_mistake_in_the_function_ends_the_client_with_its_error(
+    autojump_clock: MockClock, tokens: tuple[AuthenticationSettings, ...]
+) -> None:
+    given = expiring(5)
+    async with running(authentication=tokens) as mesh:
+        with pytest.raises(NotConnected) as ended:
+            async with mesh.client(login="token", passcode=lambda: given.pop(0)) as client:
+                await eventually(lambda: client.statistics().logins == 1)
+                with trio.fail_after(60):
+                    while True:
+                        await client.send("/queue/q", b"x")
+
+        assert isinstance(ended.value.__cause__, IndexError)
+        with pytest.raises(IndexError):
+            async with mesh.client(login="token", passcode=lambda: given.pop(0)):
+                pass
 
 
 async def test_a_token_that_is_always_the_same_and_has_expired_is_final(
