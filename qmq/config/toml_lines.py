@@ -36,9 +36,11 @@ class LineIndex:
 def _keys(text: str) -> Iterator[tuple[Path, int]]:
     table: Path = ()
     counts: dict[Path, int] = {}  # arrays of tables so far
-    at = 0
+    at = counted = 0
+    line_number = 1
     while at < len(text):
-        line_number = text.count("\n", 0, at) + 1
+        line_number += text.count("\n", counted, at)
+        counted = at
         line_end = text.find("\n", at)
         line_end = len(text) if line_end < 0 else line_end
         stripped = text[at:line_end].lstrip(" \t")
