@@ -9,6 +9,7 @@ write to the exchange `amq.default`, and to send to a topic by STOMP to write to
 """
 
 import json
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ def user_of(
         value["password_hash"] = hashes[password]
     else:
         options = "".join(f" --group {group}" for group in groups)
-        left_out.append(f"{label}: its password; set one: qmq users add {name} --passcode-stdin{options}")
+        left_out.append(f"{label}: its password; set one: qmq users add {shlex.quote(name)} --passcode-stdin{options}")
     left_out += [f"{label}: the tag {tag!r} has no counterpart" for tag in tags if tag not in GROUPS]
     if "policymaker" in tags:
         left_out.append(f"{label}: the tag 'policymaker' is group observer, which may not change policies")

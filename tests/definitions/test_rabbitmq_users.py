@@ -58,6 +58,12 @@ def test_tags_are_groups_and_passwords_stay_behind() -> None:
     assert "c2VjcmV0" not in json.dumps([values, left_out])
 
 
+def test_a_name_is_quoted_in_the_command_that_gives_it_a_password() -> None:
+    _, left_out = convert(users=[user("al & bo")])
+
+    assert left_out == ["users: al & bo: its password; set one: qmq users add 'al & bo' --passcode-stdin"]
+
+
 def test_a_user_that_exists_keeps_its_password_and_groups() -> None:
     data = json.dumps({"rabbit_version": "3", "users": [user("ann")], "permissions": [permission(read=".*")]}).encode()
 
