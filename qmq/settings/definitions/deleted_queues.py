@@ -111,17 +111,20 @@ class DeletedQueues:
             self._context.spawn(self._run)
 
     async def _run(self) -> None:
-        pause = PAUSE_SECONDS
-        while self._pending:
-            await trio.sleep(pause)
-            pause = PAUSE_SECONDS
-            names, self._pending = list(self._pending), {}
+        left: dict[str, None] = {}
+        retry_at = 0.0
+        while self._pending or left:
+            await trio.sleep(PAUSE_SECONDS)
+            due, self._pending = self._pending, {}
+            if trio.current_time() >= retry_at:
+                due, left = {**left, **due}, {}
+            names = list(due)
             for start in range(0, len(names), QUEUES_AT_ONCE):
-                left = await self._drop(names[start : start + QUEUES_AT_ONCE])
-                if left:
-                    self._pending.update(dict.fromkeys(left))
-                    pause = RETRY_SECONDS
-            if not self._pending:
+                again = await self._drop(names[start : start + QUEUES_AT_ONCE])
+                if again:
+                    left.update(dict.fromkeys(again))
+                    retry_at = trio.current_time() + RETRY_SECONDS
+            if not self._pending and not left:
                 await self._note_dropped()
         self.is_running = False
 

@@ -436,6 +436,26 @@ async def test_a_deletion_that_a_kill_interrupts_can_be_made_again(autojump_cloc
         assert not any(node.declared_queues.texts for node in mesh.nodes.values())
 
 
+async def test_a_deletion_does_not_wait_for_an_earlier_one_that_is_tried_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig().run() as rig:
+        asked: list[tuple[float, list[str]]] = []
+
+        async def drop(names: list[str]) -> list[str]:
+            asked.append((round(trio.current_time() - began), names))
+            return [name for name in names if name == Q and trio.current_time() - began < 5]
+
+        monkeypatch.setattr(rig.alive.deleted_queues, "_drop", drop)
+        began = trio.current_time()
+        rig.alive.deleted_queues.drop([Q])
+        await trio.sleep(1.5)
+        rig.alive.deleted_queues.drop(["/queue/later"])
+        await passed()
+
+        assert asked == [(1, [Q]), (2, ["/queue/later"]), (6, [Q])]
+
+
 async def test_a_node_without_deleted_queues_waits_for_nothing(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
