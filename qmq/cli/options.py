@@ -97,7 +97,8 @@ def check_kind(destination: str, kinds: Iterable[str] = ("queue",)) -> None:
     """Raise UsageError if `destination` does not begin with one of these kinds."""
     forms = [f"/{kind}/NAME" for kind in kinds]
     if not any(destination.startswith(form.removesuffix("NAME")) for form in forms):
-        raise click.UsageError(f"{destination!r} must be {' or '.join(forms)}")
+        hint = f"; try /queue/{destination}" if destination and "/" not in destination else ""
+        raise click.UsageError(f"{destination!r} must be {' or '.join(forms)}{hint}")
 
 
 class GivenPath(click.Path):

@@ -157,7 +157,7 @@ def test_subscribers_of_a_name_without_kind_are_an_error_of_the_command_line(run
     result = run("subscribers", "jobs")
 
     assert result.exit_code == 2
-    assert "'jobs' must be /queue/NAME or /topic/NAME or /fanout/NAME" in result.output
+    assert "'jobs' must be /queue/NAME or /topic/NAME or /fanout/NAME; try /queue/jobs" in result.output
 
 
 def test_the_age_of_the_oldest_message_is_a_column(run: Run) -> None:
