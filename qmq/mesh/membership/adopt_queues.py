@@ -124,7 +124,7 @@ def _held_here(context: AdoptionContext, owner: str) -> set[Dot]:
     """
     queues, lending = context.broker.queues, context.broker.lending
     borrowing = context.broker.borrowing
-    held = {dot for server in {owner, *context.membership.listing.names} for dot in borrowing.borrowed_from(server)}
+    held = set(borrowing.borrowed())
     held.update(delivery.message.dot for delivery in queues.deliveries.values())
     held.update(dot for lent in lending.lent.values() for dot in lent)
     return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}

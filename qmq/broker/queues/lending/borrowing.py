@@ -186,16 +186,22 @@ class Borrowing:
         held = [d.message.dot for d in self._queues.deliveries.values() if d.message.owner == peer]
         for queue in self._queues.by_name.values():
             if queue.selective is not None:
-                held += queue.selective.ordered_buffer.dots_of(peer)
+                held += [m.dot for m in queue.selective.ordered_buffer.messages() if m.owner == peer]
         return held + list(self._queues.owned.settled_here.get(peer, {}))
 
     def borrowed(self) -> list[Dot]:
         """As `borrowed_from`, of all peers together."""
-        peers = {d.message.owner for d in self._queues.deliveries.values() if d.message.owner is not None}
+        held: dict[str, list[Dot]] = {}
+        messages = [delivery.message for delivery in self._queues.deliveries.values()]
         for queue in self._queues.by_name.values():
             if queue.selective is not None:
-                peers.update(queue.selective.ordered_buffer.owners())
-        return [dot for peer in sorted({*peers, *self._queues.owned.settled_here}) for dot in self.borrowed_from(peer)]
+                messages += queue.selective.ordered_buffer.messages()
+        for message in messages:
+            if message.owner is not None:
+                held.setdefault(message.owner, []).append(message.dot)
+        for peer, settled in self._queues.owned.settled_here.items():
+            held.setdefault(peer, []).extend(settled)
+        return [dot for _, dots in sorted(held.items()) for dot in dots]
 
     def owner_has(self, peer: str, sequence: int) -> None:
         """`peer` holds our records up to `sequence`: our settles below it need not be remembered for it."""

@@ -17,7 +17,6 @@ from qmq.broker.queues.selective.group_choice import among
 from qmq.broker.queues.selective.local_delivery import LocalDelivery
 from qmq.broker.queues.selective.outstanding import group_of
 from qmq.broker.queues.state.context import is_ordered
-from qmq.model.dots import Dot
 
 
 class OrderedBuffer:
@@ -134,13 +133,9 @@ class OrderedBuffer:
         """The messages of `owner` have another server now, which delivers again what no client has seen."""
         self._drop(lambda message: message.origin.node == owner)
 
-    def owners(self) -> set[str]:
-        """The peers of which something is parked."""
-        return {message.owner or "" for buffered in self.waiting.values() for message in buffered}
-
-    def dots_of(self, peer: str) -> list[Dot]:
-        """What of `peer` is parked."""
-        return [message.dot for buffered in self.waiting.values() for message in buffered if message.owner == peer]
+    def messages(self) -> list[Message]:
+        """All that is parked."""
+        return [message for buffered in self.waiting.values() for message in buffered]
 
 
 def has_room(subscription: Subscription) -> bool:
