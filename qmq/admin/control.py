@@ -159,7 +159,7 @@ async def merged_facts(context: ControlContext, request: ControlRequest, seconds
         before, took = found, trio.current_time() - began
         found, missing = await context.peer_rpc.ask_all(request, is_mesh=is_mesh)
         rates = _rates(request, before, found, took)
-    facts = _together(request, list(found.values()))
+    facts = together(request, list(found.values()))
     for row in facts[FACTS[request.what]] if rates else ():
         row |= rates.get(row_key(row), {})
     if request.what == LIST_SUBSCRIBERS:
@@ -194,7 +194,7 @@ def _rates(
     """The rates of each destination, of the nodes that have responded both times."""
     both = before.keys() & after.keys()
     name = FACTS[request.what]
-    samples = [_together(request, [sample[node] for node in both])[name] for sample in (before, after)]
+    samples = [together(request, [sample[node] for node in both])[name] for sample in (before, after)]
     began = {row_key(row): row for row in samples[0]}
     return {key: rates_between(began[key], row, seconds) for row in samples[1] if (key := row_key(row)) in began}
 
@@ -256,7 +256,7 @@ def _with_rows(name: str, rows: list[Row], after: str) -> Facts:
     return facts
 
 
-def _together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
+def together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
     """Merge the facts of several nodes into one result."""
     name = FACTS[request.what]
     if request.is_count:

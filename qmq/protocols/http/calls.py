@@ -4,17 +4,18 @@ A call that the broker decides becomes frames of a STOMP client. Its response is
 is durable. Other calls ask a part of the node.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import trio
 
-from qmq.admin.console.requests import ConsoleRequests
-from qmq.admin.control import STATUS
+from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
+from qmq.admin.control import LIST, STATUS, ControlRequest, together
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
+from qmq.mesh.peers.calls import Facts
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Vector
 from qmq.protocols.http.client import WebClient, WebClientContext
 from qmq.protocols.http.codec import HttpConnection, HttpRequest
@@ -23,7 +24,6 @@ from qmq.protocols.http.gateway.control import control_of
 from qmq.protocols.http.gateway.events import HEARTBEAT, EventEncoder, subscribe_of
 from qmq.protocols.http.gateway.management import (
     QUEUES_MAX,
-    control_headers,
     management_call,
     management_response,
     management_status,
@@ -32,8 +32,8 @@ from qmq.protocols.http.gateway.pulls import acks_of, receive_of
 from qmq.protocols.http.gateway.responses import JSON, HttpEncoder
 from qmq.protocols.http.gateway.routes import Call, Route
 from qmq.protocols.http.gateway.sends import TRANSACTION, held_bytes, is_batch, sends_of, single_of
-from qmq.protocols.http.metrics import CONTENT_TYPE, MetricsContext, metrics_page
-from qmq.protocols.http.pages import PAGES, PageContext, PageResponse
+from qmq.protocols.http.metrics import CONTENT_TYPE
+from qmq.protocols.http.pages import PageResponse
 from qmq.protocols.http.part import WebPart
 from qmq.protocols.http.stomp.long_poll import Asking
 from qmq.protocols.http.stomp.websocket_pipe import WebSocketPipe
@@ -65,8 +65,9 @@ CONTROL_SEND: Final = Frame(Head("SEND", {}, Version.V12), b"", None)
 """For the rate of a user a control request is a SEND."""
 
 
-class CallContext(WebClientContext, PageContext, MetricsContext, Protocol):
+class CallContext(WebClientContext, Protocol):
     console: ConsoleRequests
+    peer_rpc: PeerRpc
     vhosts: VhostDefinitions
     wire_limits: Limits
 
@@ -116,8 +117,8 @@ class WebCalls:
             await self._context.usages.portion(session.allowance, sends, session.bytes_in)
             if session.ending or session.finishing:
                 return
-        if (page := PAGES.get(route.call)) is not None:
-            self._respond(page(self._context, route.about))
+        if (page := self._part.pages.get(route.call)) is not None:
+            self._respond(page(route.about))
         else:
             await self.CALLS[route.call](self, request, route.about)
 
@@ -239,29 +240,26 @@ class WebCalls:
 
     async def _metrics(self, request: HttpRequest, _: str) -> None:
         self._context.rights_of(self._session.principal).check_needs(needs_of(STATUS))
-        page = await metrics_page(self._context, self._part.samples)
+        page = await self._part.metrics()
         self._respond(PageResponse(headers=[("content-type", CONTENT_TYPE)], body=page))
 
     async def _management(self, request: HttpRequest, _: str) -> None:
-        call = management_call(request.path[1:])
-        frames = self._client.frames
-        assert frames is not None
-        node, vhosts = self._context.broker.origin.node, self._context.vhosts.declared
+        call, context = management_call(request.path[1:]), self._context
+        node, vhosts = context.broker.origin.node, context.vhosts.declared
+        context.rights_of(self._session.principal).check_needs(
+            needs_of(f"{LIST}{call.about}" if call.about else OVERVIEW)
+        )
         rows: list[Any] = []
-        after = ""
-        while True:
-            response = await frames.control(control_headers(call, after), b"")
-            if isinstance(response, Refused):
-                raise response
-            if self._session.finishing:
-                return
-            facts = json.loads(response.body or b"{}")
+        facts: Facts = {} if call.about else await context.console.overview()
+        after: str | None = "" if call.about else None
+        while after is not None and not self._session.finishing and len(rows) < QUEUES_MAX:
+            asked = ControlRequest(LIST, call.about, after, call.limit)
+            facts = together(asked, list((await context.peer_rpc.ask_all(asked)).by_node.values()))
             rows += call.rows_of(facts, vhosts)
-            after = facts.get("next", "")
-            if call.what != "queues" or not after or len(rows) >= QUEUES_MAX:
-                break
-        response = management_response(call, facts, rows, node, vhosts)
-        self._respond(PageResponse(management_status(call, response), response))
+            after = facts.get("next") if call.what == "queues" else None
+        if not self._session.finishing:
+            response = management_response(call, facts, rows, node, vhosts)
+            self._respond(PageResponse(management_status(call, response), response))
 
     async def _upgrade(self, request: HttpRequest) -> WebSocketPipe:
         """The connection becomes a WebSocket."""

@@ -6,7 +6,7 @@ was checked is remembered while the connection sends the same credentials.
 """
 
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -22,9 +22,8 @@ from qmq.protocols.http.gateway.origins import Origins, check_unasked
 from qmq.protocols.http.gateway.responses import HttpEncoder, encode_refusal
 from qmq.protocols.http.gateway.routes import BODY_BYTES, OPEN, Call, Route, route_of
 from qmq.protocols.http.listener import PULL_ACKS, HttpListenerSettings
-from qmq.protocols.http.part import WebPart, WebPartContext
+from qmq.protocols.http.part import WebPart
 from qmq.protocols.stomp import dialogue as stomp
-from qmq.protocols.stomp.dialogue import StompContext
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import token_expired
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
@@ -259,12 +258,8 @@ class HttpDialogue(ClientDialogue):
         del self._login.dismiss, self._session, self._client, self._calls
 
 
-class HttpContext(CallContext, WebPartContext, StompContext, Protocol):
-    """What HTTP needs of its node."""
-
-
-def protocol(context: HttpContext) -> ClientProtocol:
-    """HTTP on one node."""
+def protocol(context: Any) -> ClientProtocol:
+    """HTTP on the node `context`, which has all that its calls, its STOMP and its shared part need of it."""
     part = WebPart(context, stomp.protocol(context))
     begin = partial(HttpDialogue, context, part)
     answers = {PULL_ACKS: part.pulls.answer}

@@ -1,6 +1,6 @@
 """`/api/…`: what Flower and common probes read of the management HTTP API of RabbitMQ. Nothing of it changes anything.
 
-A path becomes a control request, which checks the rights of the client, and its response becomes the rows of that API.
+A path becomes a call for a list of queues, or for the overview, and its facts become the rows of that API.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -8,9 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from qmq.model.routing_names import VHOST_DEFAULT, vhost_name, vhost_of, vhost_prefix
 from qmq.protocols.http.codec import HttpRefusal
-
-LIST_QUEUES: Final = "/control/list/queue"
-OVERVIEW: Final = "/control/overview"
 
 QUEUES_MAX: Final = 10_000
 """Rows of a response; further queues are left out."""
@@ -22,13 +19,23 @@ Facts = Mapping[str, Any]
 
 
 class ManagementCall(NamedTuple):
-    """One request: the control request that it needs; the queue that it is about, empty for all; and the virtual host,
-    empty for all."""
+    """One request: the queue that it is about, empty for all, and the virtual host, empty for all."""
 
     what: str
-    control: str
     queue: str = ""
     vhost: str = ""
+
+    @property
+    def about(self) -> str:
+        """What the names of the queues begin with that it needs; "" if it needs the overview."""
+        if self.what not in ("queue", "queues"):
+            return ""
+        return self.queue or f"/queue/{vhost_prefix(self.vhost or VHOST_DEFAULT)}"
+
+    @property
+    def limit(self) -> int:
+        """Queues of one page."""
+        return 1 if self.queue else PAGE_ROWS
 
     def rows_of(self, facts: Facts, vhosts: Collection[str]) -> list[Facts]:
         """The queues of a page that the call is about. `vhosts` are declared."""
@@ -42,25 +49,25 @@ def management_call(path: Sequence[str]) -> ManagementCall:
     """The call of a path behind `/api/`. Raises HttpRefusal, 404, for one that is not served."""
     match list(path):
         case ["overview"]:
-            return ManagementCall("overview", OVERVIEW)
+            return ManagementCall("overview")
         case ["nodes"]:
-            return ManagementCall("nodes", OVERVIEW)
+            return ManagementCall("nodes")
         case ["vhosts"]:
-            return ManagementCall("vhosts", OVERVIEW)
+            return ManagementCall("vhosts")
         case ["vhosts", vhost] if vhost:
-            return ManagementCall("vhost", OVERVIEW, vhost=vhost_name(vhost))
+            return ManagementCall("vhost", vhost=vhost_name(vhost))
         case ["healthchecks", "node"]:
-            return ManagementCall("health", OVERVIEW)
+            return ManagementCall("health")
         case ["health", "checks", "alarms" | "local-alarms"]:
-            return ManagementCall("alarms", OVERVIEW)
+            return ManagementCall("alarms")
         # Flower writes the virtual host "/" as it is, and its library may leave out a second slash.
         case ["queues"] | ["queues", ""] | ["queues", "", ""]:
-            return ManagementCall("queues", LIST_QUEUES)
+            return ManagementCall("queues")
         case ["queues", vhost]:
-            return ManagementCall("queues", LIST_QUEUES, vhost=vhost_name(vhost))
+            return ManagementCall("queues", vhost=vhost_name(vhost))
         case ["queues", vhost, name] if vhost and name:
             found = vhost_name(vhost)
-            return ManagementCall("queue", LIST_QUEUES, f"/queue/{vhost_prefix(found)}{name}", found)
+            return ManagementCall("queue", f"/queue/{vhost_prefix(found)}{name}", found)
     raise HttpRefusal(
         404,
         "unknown-path",
@@ -68,21 +75,6 @@ def management_call(path: Sequence[str]) -> ManagementCall:
         "Served are /api/overview, /api/nodes, /api/vhosts, /api/queues, /api/queues/VHOST[/NAME] and "
         "/api/healthchecks/node. /v1/control has all of QMQ's own.",
     )
-
-
-def control_headers(call: ManagementCall, after: str) -> dict[str, str]:
-    """The headers of the control request for a page of what `call` needs."""
-    headers = {"destination": call.control, "scope": "mesh"}
-    if call.control != LIST_QUEUES:
-        return headers
-    headers["limit"] = "1" if call.queue else str(PAGE_ROWS)
-    if call.queue:
-        headers["destination"] = f"{LIST_QUEUES}{call.queue.removeprefix('/queue')}"
-    elif vhost_prefix(call.vhost or VHOST_DEFAULT):
-        headers["destination"] = f"{LIST_QUEUES}/{vhost_prefix(call.vhost)}"
-    if after:
-        headers["after"] = after
-    return headers
 
 
 def queue_row(row: Facts, node: str, vhosts: Collection[str]) -> Row:
