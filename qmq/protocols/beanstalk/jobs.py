@@ -202,9 +202,14 @@ class JobFinder:
                 return FoundJob(message, here, JobState.RESERVED, max(0, delivery.deadline_us - now_us))
         if any(dot in lent for lent in queues.owned.lent.values()) or dot in queues.owned.elsewhere:
             return FoundJob(message, here, JobState.RESERVED)
+        return self._waiting(message)
+
+    def _waiting(self, message: Message) -> FoundJob:
+        """A job that no client has reserved."""
+        here, now_us = self._context.origin.node, self._context.environment.now_us()
         if is_buried(message.envelope.destination):
             return FoundJob(message, here, JobState.BURIED)
-        due_us = queues.shared.clocks.due(message)
+        due_us = self._context.broker.queues.shared.clocks.due(message)
         return FoundJob(message, here, JobState.DELAYED if due_us > now_us else JobState.READY, max(0, due_us - now_us))
 
     async def _first_here(self, tube: str, state: JobState) -> FoundJob | None:
@@ -216,7 +221,7 @@ class JobFinder:
             for level in queue.levels:
                 for message in level.ready:
                     if not message.settled:
-                        return self._state_of(message)._replace(state=state)
+                        return self._waiting(message)._replace(state=state)
                 if level.behind:
                     break
         if queue is None and not queues.owned.has_stored:
@@ -228,7 +233,7 @@ class JobFinder:
         )
         messages = [one for row in rows if (one := context.replay.message_of_row(row)) is not None]
         for one in context.broker.bulk_settlement.waiting(name, messages):
-            found = self._state_of(one)
+            found = self._waiting(one)
             if found.state is state:
                 return found
         return None

@@ -256,12 +256,29 @@ class PullSession:
         """
         results = [EXPIRED] * len(acks)
         due: dict[str, int] = {}
+        receipts_due, receipts_refused = self._encoder.receipts_due, self._encoder.receipts_refused
+        try:
+            is_refused = await self._begin_to_settle(acks, results, due)
+            while not is_refused and not receipts_due.isdisjoint(due) and not self._session.finishing:
+                self._dialogue.changed.clear()
+                await self._dialogue.changed.wait()
+        finally:
+            for receipt in due.keys() & (receipts_due | receipts_refused):
+                results[due[receipt]] = UNREACHABLE  # Whether it is recorded is not known.
+            receipts_due.difference_update(due)
+            receipts_refused.difference_update(due)
+        self.reap()
+        return results
+
+    async def _begin_to_settle(
+        self, acks: Sequence[tuple[int, AckRequest]], results: list[str], due: dict[str, int]
+    ) -> bool:
+        """Decide them. Fills in `results`, and `due`: receipt → number of its request. Whether one is refused."""
         settled: set[int] = set()
-        receipts_due = self._encoder.receipts_due
         async with self._turn:
             await self._context.slot(self.id)
             if self._session.finishing or self._session.ending:
-                return results
+                return True
             frames = []
             self._numbers += 1
             for number, (tag, ack) in enumerate(acks):
@@ -277,20 +294,11 @@ class PullSession:
                     receipt = f"ack-{self._numbers}-{number}"
                     frames.append(settling(tag, ack, receipt))
                     due[receipt] = number
-            receipts_due.update(due)
+            self._encoder.receipts_due.update(due)
             self._encoder.refused = None
             await self._loop.obey(frames)
             # Requests of other connections set it, too.
-            refused = self._encoder.refused or not self._encoder.receipts_refused.isdisjoint(due)
-        while not refused and not receipts_due.isdisjoint(due) and not self._session.finishing:
-            self._dialogue.changed.clear()
-            await self._dialogue.changed.wait()
-        for unanswered in (receipts_due, self._encoder.receipts_refused):
-            for receipt in unanswered.intersection(due):
-                results[due[receipt]] = UNREACHABLE  # Whether it is recorded is not known.
-                unanswered.discard(receipt)
-        self.reap()
-        return results
+            return self._encoder.refused is not None or not self._encoder.receipts_refused.isdisjoint(due)
 
     def _delivery(self, tag: int) -> Delivery | None:
         try:
@@ -316,14 +324,14 @@ class PullSession:
         session = broker.sessions.get(self.id)
         if session is None:
             return
-        out = Outcome(self.id, self._context.environment.now_us())
         for id in list(self._ceased):
             subscription = session.subscriptions.get(id)
             if subscription is None or not subscription.in_flight:
                 self._ceased.discard(id)
+                out = Outcome(self.id, self._context.environment.now_us())
                 if subscription is not None:
                     broker.subscriptions.unsubscribe(self.id, id, out)
-        self._context.submit(out)
+                    self._context.submit(out)
         if self.is_left and not session.subscriptions:
             self._session.end_in_order()
 

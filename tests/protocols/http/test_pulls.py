@@ -13,6 +13,8 @@ from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.errors import Refused
 from qmq.protocols.http import pull_session
 from qmq.protocols.http.gateway.bodies import ACKS_MAX
+from qmq.protocols.http.gateway.pulls import AckRequest
+from qmq.protocols.http.pull_session import PullSession
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig, eventually, subscribe
 from tests.node.stuck_rig import StuckRig
@@ -307,6 +309,23 @@ async def test_an_ack_waits_for_its_commit(autojump_clock: MockClock) -> None:
             raise AssertionError(await client.response())
         rig.free.set()
         assert (await client.response()).results == ["acknowledged"]
+
+
+async def test_an_ack_whose_client_leaves_before_its_commit_waits_for_no_receipt(autojump_clock: MockClock) -> None:
+    async with StuckRig("a", "b").run() as rig:
+        client = await dial_node(rig, "a")
+        await fill(client, "x")
+        await client.receive("q")
+        (tag,) = rig.nodes["a"].broker.queues.deliveries
+        (session,) = rig.nodes["a"].protocols.of("http").shared.pulls._sessions.values()
+        assert isinstance(session, PullSession)
+        rig.stick("a")
+
+        with trio.move_on_after(1):
+            await session.settle([(tag, AckRequest("", None, "ack", requeue=False))])
+
+        assert session._encoder.receipts_due == set()
+        rig.free.set()
 
 
 async def test_an_ack_of_a_message_that_is_taken_back_meanwhile_fails_alone(autojump_clock: MockClock) -> None:
