@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from qmq.admin.conditions import RULES
-from qmq.mesh.peers.kinds import RequestKind
+from qmq.node.peer_requests import CALLS
 from qmq.protocols import declarations
 from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE
 from qmq.storage.format.record import RecordKind
@@ -55,7 +55,7 @@ def kinds() -> dict[str, int]:
     """How many there are of what each costs a reader of the whole."""
     tasks = re.findall(r"\.start(?:_soon)?\(self\.(\w+)\.run\b", (ROOT / "qmq/node/node.py").read_text("utf-8"))
     return {
-        "kinds of requests between nodes": len(RequestKind) + sum(len(one.requests) for one in declarations()),
+        "kinds of requests between nodes": len(CALLS.kinds) + sum(len(one.requests) for one in declarations()),
         "frames of links": len(FROM_PULLING_SIDE.keys() | FROM_SERVING_SIDE.keys()),
         "kinds of records": len(RecordKind),
         "background tasks of a node": len(set(tasks)),

@@ -15,8 +15,7 @@ from qmq.admin.inspection.connections import (
     place_of,
 )
 from qmq.errors import Refused
-from qmq.mesh.peers.calls import Replies
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import Facts, Replies
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.verbs.nodes import Connections, Kick, Links
 from qmq.verbs.verb import Verb, VerbRequest

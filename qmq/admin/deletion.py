@@ -27,7 +27,7 @@ from qmq.broker.messages.message import Envelope, Retain
 from qmq.engine.runtime.contexts import Committing, Engine
 from qmq.engine.runtime.log_events import about
 from qmq.errors import Refused
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import Facts
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.verbs.queues import Delete
 

@@ -177,7 +177,7 @@ async def trace(context: MeshMessagesContext, asked: VerbRequest[Trace]) -> Fact
     for event in facts["events"]:
         if "destination" in event and not rights.allows(Action.OBSERVE, str(event["destination"])):
             event["destination"] = HIDDEN
-    records = [event["record"] for event in facts["events"]][: messages.RECORDS_MAX]
+    records = [event["record"] for event in facts["events"]]
     found, missing = await context.peer_rpc.ask_all(WhereaboutsCall(message_id, records))
     for event in facts["events"]:
         record = event.pop("record")

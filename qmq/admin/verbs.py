@@ -23,7 +23,7 @@ from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
 from qmq.mesh.membership.decommission import Decommission
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_facts
 from qmq.model.routing_names import PREFIX
 from qmq.settings.definitions.declare import DeclareContext, declare_queue

@@ -44,7 +44,7 @@ from qmq.mesh.membership.members import LiveMembership
 from qmq.mesh.membership.start_hold import StartHold
 from qmq.mesh.membership.takeover import Takeover
 from qmq.mesh.peers.dedup_query import DedupQuery
-from qmq.mesh.peers.rpc import REPAIR_SECONDS, PeerRpc
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.mesh.repair.catch_up import CatchUp
 from qmq.mesh.repair.damage_report import DamageReport
@@ -57,12 +57,11 @@ from qmq.model.members import Membership
 from qmq.node.bound_queues import BoundQueues
 from qmq.node.definition_effects import DefinitionEffects
 from qmq.node.mesh_host import MeshHost
-from qmq.node.peer_requests import CALLS, respond
+from qmq.node.peer_requests import table_of
 from qmq.node.protocols import Protocols
 from qmq.node.services import NodeServices
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.admission import Admission
 from qmq.sessions.clients.authentication import login_checks
@@ -267,7 +266,9 @@ class NodeParts(NodeServices):
         self.session_ended = self.exclusive_queues.session_ended
         self.declared_queues.on_changed = self.declarations_changed
         self.bound_queues = BoundQueues(self)
-        self.peer_rpc = PeerRpc(settings.name, lambda: self.peer_names, self.spawn, CALLS, self, partial(respond, self))
+        self.peer_rpc = PeerRpc(
+            settings.name, lambda: self.peer_names, self.spawn, partial(table_of, self.protocols), self
+        )
         self.dedup_query = DedupQuery(self)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
@@ -375,9 +376,6 @@ class NodeParts(NodeServices):
 
     def destinations_reported(self) -> Mapping[str, str]:
         return self.policy_kind.fingerprints()
-
-    async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
-        return await self.peer_rpc.ask_one_raw(peer, request, REPAIR_SECONDS)
 
     async def bring_up_stores(self) -> bool:
         await self.flushed()

@@ -1,7 +1,6 @@
-"""The calls of a node, and which part answers each."""
+"""The calls of a node, and which part answers each. Those of a protocol are in its room."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from qmq.admin.console.queue_pages import FirstsCall, RowsCall
 from qmq.admin.console.requests import AuditCall, ConsoleRequests, HistoryCall, OverviewCall
@@ -12,18 +11,16 @@ from qmq.admin.mesh_jobs import JobCall
 from qmq.admin.mesh_messages import MessageCall, message_facts
 from qmq.admin.verbs import VerbContext
 from qmq.engine.checkpoint.queue_pager import QueuePager
-from qmq.errors import Refused
 from qmq.mesh.membership.adopt_queues import AdoptionContext, HeldCall, messages_held
 from qmq.mesh.membership.decommission import DecommissionContext, OpinionCall, opinion_of
 from qmq.mesh.peers.calls import CallTable
 from qmq.mesh.peers.dedup_query import DedupCall
-from qmq.mesh.peers.kinds import RequestKind
 from qmq.mesh.repair.catch_up import CatchUp
 from qmq.mesh.repair.quarantine_restore import QuarantineCall, QuarantineRestore
+from qmq.mesh.repair.requests import DurablesCall, RepairCall, SealsCall, SettledCall, SnapshotCall
 from qmq.node.protocols import Protocols
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.settings.definitions.queue_lifetimes import UseCall
-from qmq.settings.definitions.sync import DefinitionSync
+from qmq.settings.definitions.sync import DefinitionsCall, DefinitionSync
 
 
 class RequestContext(VerbContext, AdoptionContext, DecommissionContext, Protocol):
@@ -34,8 +31,11 @@ class RequestContext(VerbContext, AdoptionContext, DecommissionContext, Protocol
     catch_up: CatchUp
     console: ConsoleRequests
     definition_sync: DefinitionSync
-    protocols: Protocols
     quarantine_restore: QuarantineRestore
+
+
+async def _repair(context: RequestContext, call: RepairCall[Any]) -> Any:
+    return await context.catch_up.answer(call)
 
 
 CALLS: Final = CallTable(
@@ -43,7 +43,9 @@ CALLS: Final = CallTable(
         AuditCall: lambda context, call: context.console.audited_here(call),
         ConnectionsCall: connection_rows,
         ControlRequest: respond_here,
+        **dict.fromkeys((DurablesCall, SealsCall, SettledCall, SnapshotCall), _repair),
         DedupCall: lambda context, call: context.dedup_query.answer(call),
+        DefinitionsCall: lambda context, call: context.definition_sync.answer(call),
         FirstsCall: lambda context, call: context.console.firsts_here(call),
         HeldCall: messages_held,
         HistoryCall: lambda context, call: context.console.history_here(call),
@@ -61,18 +63,7 @@ CALLS: Final = CallTable(
     }
 )
 
-ROUTES: Final[Mapping[str, Callable[[RequestContext, bytes], Awaitable[bytes]]]] = {
-    RequestKind.REPAIR: lambda context, body: context.catch_up.answer(body),
-    RequestKind.DEFINITIONS: lambda context, body: context.definition_sync.answer(body),
-}
 
-
-async def respond(context: RequestContext, request: PeerRequest) -> bytes:
-    """The response of this node to a request of a peer. Raises Refused."""
-    route = ROUTES.get(request.kind)
-    if route is not None:
-        return await route(context, request.body)
-    answer = context.protocols.answer_to(request.kind)
-    if answer is None:
-        raise Refused("bad-destination", f"this node knows no requests of the kind {ascii(request.kind)}")
-    return await answer(request.body)
+def table_of(protocols: Protocols, kind: str) -> CallTable | None:
+    """The table with the calls of this kind; None: this node knows none. A protocol has its own."""
+    return CALLS if kind in CALLS.kinds else protocols.calls_of(kind)

@@ -2,8 +2,9 @@
 
 from importlib import import_module
 
+from qmq.mesh.peers.calls import CallTable
 from qmq.protocols import declarations
-from qmq.sessions.clients.dialogue import Answer, ClientProtocol
+from qmq.sessions.clients.dialogue import ClientProtocol
 
 
 class Protocols:
@@ -20,6 +21,6 @@ class Protocols:
             found = self._loaded[name] = import_module(f"qmq.protocols.{name}.dialogue").protocol(self._node)
         return found
 
-    def answer_to(self, kind: str) -> Answer | None:
-        """How this node responds to a request of a peer; None if no protocol has requests of this kind."""
-        return next((self.of(one.name).answers[kind] for one in declarations() if kind in one.requests), None)
+    def calls_of(self, kind: str) -> CallTable | None:
+        """The calls of the protocol that has this kind of request; None if none has."""
+        return next((self.of(one.name).calls for one in declarations() if kind in one.requests), None)

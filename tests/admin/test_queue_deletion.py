@@ -4,7 +4,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.admin.bulk_jobs import BulkJob
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import Facts
 from tests.admin.test_bulk_jobs import Q, ask, contents, depth, fill, refusal, until_alike
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig, eventually, nothing_more, send, subscribe

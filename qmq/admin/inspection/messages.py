@@ -7,9 +7,9 @@ Nothing is consumed. All of it is what this node has: the durable messages of al
 import json
 from base64 import b64decode, b64encode
 from functools import partial
-from typing import Annotated, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from qmq.admin.inspection.message_search import (
     JournalTrace,
@@ -25,8 +25,7 @@ from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.engine.commit.recent_settles import RecentSettles
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.errors import Refused
-from qmq.mesh.peers.calls import AdminQuery, Count, Row, Text
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import AdminQuery, Count, Facts, Row, Text
 from qmq.model.dots import Dot
 from qmq.record_codec import Replay
 from qmq.sessions.clients.session import ClientSession
@@ -83,7 +82,7 @@ class WhereaboutsCall(AdminQuery[Whereabouts], frozen=True):
 
     name: ClassVar = "whereabouts"
     id: Text
-    records: Annotated[list[Text], Meta(max_length=RECORDS_MAX)] = []
+    records: list[Text] = []
 
 
 class MessagesContext(Engine, Committing, MeshPeers, Reporting, Protocol):
@@ -249,7 +248,7 @@ def whereabouts(context: MessagesContext, call: WhereaboutsCall) -> Whereabouts:
             name = f"{context.origin.node}/{delivery.subscription.session}"
             consumers.append({"connection": name, "user": user, "address": address})
     settled_by: dict[str, list[Row]] = {}
-    for record in call.records:
+    for record in call.records[:RECORDS_MAX]:
         its = _dot_of(record)
         found = context.recent_settles.by(its.sequence) if its.origin == context.origin else []
         if found:

@@ -14,7 +14,6 @@ from qmq.config import NodeSettings
 from qmq.environment import Environment
 from qmq.model.dots import Origin, Vector
 from qmq.model.members import Membership
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.record import Record
 from qmq.storage.queues.served_rows import ServedRows
@@ -109,7 +108,7 @@ class Tasks(Protocol):
 
 
 class MeshPeers(Protocol):
-    """The other members, and requests to them."""
+    """The other members."""
 
     @property
     def membership(self) -> Membership: ...
@@ -123,9 +122,6 @@ class MeshPeers(Protocol):
 
     def linked_peers(self) -> Collection[str]:
         """The peers that follow this node now."""
-
-    async def ask_one(self, peer: str, request: PeerRequest) -> bytes | None:
-        """The response of one peer; None when none comes in time."""
 
     async def quarantined_anywhere(self, after: Vector) -> Vector | None:
         """See `QuarantineRestore.anywhere`."""

@@ -37,7 +37,7 @@ from qmq.replication.protocol.frames import PeerRequest
 
 R = TypeVar("R")
 
-INVALID: Final = (ValueError, RecursionError, MeshError, CorruptLog)
+INVALID: Final = (ValueError, TypeError, RecursionError, MeshError, CorruptLog)
 """What reading a call or a reply raises, whatever is wrong with it."""
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -142,16 +142,14 @@ class CallTable:
         kinds: dict[str, list[type[PeerCall[Any]]]] = defaultdict(list)
         for call in answers:
             kinds[call.kind].append(call)
+        self.calls = tuple(answers)
         self.kinds = tuple(kinds)
         self._decoders = {kind: _request_decoder(tuple(calls)) for kind, calls in kinds.items()}
 
     def read(self, request: PeerRequest) -> PeerCall[Any]:
-        """The call in a request. Raises Refused."""
-        decoder = self._decoders.get(request.kind)
-        if decoder is None:
-            raise Refused("bad-destination", f"this node knows no requests of the kind {ascii(request.kind)}")
+        """The call in a request of one of these kinds. Raises Refused."""
         try:
-            found = decoder.decode(request.body)
+            found = self._decoders[request.kind].decode(request.body)
         except INVALID as error:
             raise Refused("bad-destination", f"an invalid request of the kind {request.kind}: {error}") from error
         return found if isinstance(found, PeerCall) else found.wanted
@@ -160,6 +158,9 @@ class CallTable:
         """The reply of this node. Raises Refused."""
         reply = self._answers[type(call)](context, call)
         return (await reply) if isawaitable(reply) else reply  # type: ignore[no-any-return]
+
+
+NO_CALLS: Final = CallTable({})
 
 
 def _request_decoder(calls: tuple[type[PeerCall[Any]], ...]) -> Any:

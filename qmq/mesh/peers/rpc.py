@@ -10,7 +10,7 @@ requests of one peer are handled at once. Others are ignored, and the peer's req
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,24 +38,22 @@ log = logging.getLogger("qmq.peer_rpc")
 
 
 class PeerRpc:
-    """Both sides. `calls` says what this node answers; its functions get `context`."""
+    """Both sides. `table_of` says what this node answers of each kind; its functions get `context`."""
 
     def __init__(
         self,
         node: str,
         peer_names: Callable[[], Collection[str]],
         spawn: Callable[[Callable[[], object]], None],
-        calls: CallTable,
+        table_of: Callable[[str], CallTable | None],
         context: Any,
-        answer_raw: Callable[[PeerRequest], Awaitable[bytes]],
     ) -> None:
         self.links: Mesh | None = None
         self._node = node
         self._peer_names = peer_names
         self._spawn = spawn
-        self._calls = calls
+        self._table_of = table_of
         self._context = context
-        self._answer_raw = answer_raw
         self._turns = trio.CapacityLimiter(REQUESTS_AT_ONCE)
         self._asked: dict[int, _Asked] = {}
         self._answering: Counter[Origin] = Counter()
@@ -69,14 +67,14 @@ class PeerRpc:
             answers = await self._ask(links, request, lambda number: links.ask(number, request), seconds)
         found: dict[str, R] = {}
         for peer in sorted(answers):
-            reply = _read(peer, call, answers[peer])
+            reply = read_reply(peer, call, answers[peer])
             if reply is not None:
                 found[peer] = reply
         return Replies(found, sorted(set(self._peer_names()) - found.keys()))
 
     async def ask_all(self, call: PeerCall[R], *, is_mesh: bool = True) -> Replies[R]:
         """The same, and the reply of this node first; without `is_mesh` that one only. Raises Refused as this node."""
-        here = await self._calls.answer(self._context, call)
+        here = await self._table(call.kind).answer(self._context, call)
         found, missing = await self.ask(call) if is_mesh else Replies({}, [])
         return Replies({self._node: here, **found}, missing)
 
@@ -86,19 +84,7 @@ class PeerRpc:
         if links is None:
             return None
         answers = await self._ask(links, request, lambda number: links.ask_one(peer, number, request), seconds)
-        return _read(peer, call, answers[peer]) if peer in answers else None
-
-    async def ask_raw(self, request: PeerRequest) -> dict[str, bytes]:
-        links = self.links
-        if links is None:
-            return {}
-        return await self._ask(links, request, lambda number: links.ask(number, request), ANSWER_SECONDS)
-
-    async def ask_one_raw(self, peer: str, request: PeerRequest, seconds: float) -> bytes | None:
-        links = self.links
-        if links is None:
-            return None
-        return (await self._ask(links, request, lambda number: links.ask_one(peer, number, request), seconds)).get(peer)
+        return read_reply(peer, call, answers[peer]) if peer in answers else None
 
     async def _ask(
         self, links: Mesh, request: PeerRequest, put: Callable[[int], list[Origin]], seconds: float
@@ -145,10 +131,15 @@ class PeerRpc:
 
     async def _answer(self, request: PeerRequest) -> bytes:
         """The response of this node to a request of a peer. Raises Refused."""
-        if request.kind not in self._calls.kinds:
-            return await self._answer_raw(request)
-        call = self._calls.read(request)
-        return call.encode_reply(await self._calls.answer(self._context, call))
+        table = self._table(request.kind)
+        call = table.read(request)
+        return call.encode_reply(await table.answer(self._context, call))
+
+    def _table(self, kind: str) -> CallTable:
+        table = self._table_of(kind)
+        if table is None:
+            raise Refused("bad-destination", f"this node knows no requests of the kind {ascii(kind)}")
+        return table
 
     async def _respond(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
         try:
@@ -167,7 +158,7 @@ class PeerRpc:
                 del self._answering[peer]
 
 
-def _read(peer: str, call: PeerCall[R], answer: bytes) -> R | None:
+def read_reply(peer: str, call: PeerCall[R], answer: bytes) -> R | None:
     """The reply in a response; None when it is not valid."""
     try:
         reply = call.decode_reply(answer)

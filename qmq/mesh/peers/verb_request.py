@@ -8,7 +8,7 @@ from typing import Any, Final
 import trio
 
 from qmq.errors import Refused
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import Facts
 
 ROWS_AT_ONCE: Final = 500
 """Rows of a list that are encoded before other tasks get a turn: some 2 ms."""

@@ -26,7 +26,7 @@ from qmq.engine.runtime.retry_until_space import when_space_is_free
 from qmq.errors import MeshError
 from qmq.mesh.repair.engine import RepairContext, RepairTask, Sink, Taken, ask_in_turn
 from qmq.mesh.repair.queue_store import QueueStoreRepair
-from qmq.mesh.repair.requests import DOTS_AT_ONCE, RepairResponder, ResponderContext, ask_settled, ask_subscriptions
+from qmq.mesh.repair.requests import DOTS_AT_ONCE, DurablesCall, RepairResponder, ResponderContext, ask_settled
 from qmq.model.dots import Dot, Origin
 from qmq.replication.mesh import Mesh
 from qmq.storage.catalog.facts import UNCHECKED
@@ -251,7 +251,7 @@ class CatchUp(RepairTask, Sink):
     async def _fetch_cursors(self, peer: str) -> bool:
         context = self._context
         after: tuple[str, str, str] | None = None
-        while moves := await ask_subscriptions(context, peer, after):
+        while moves := await context.peer_rpc.ask_one(peer, DurablesCall(after)):
             await context.commit_slot()
             out = Outcome(now_us=context.environment.now_us())
             for move in moves:

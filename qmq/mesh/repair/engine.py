@@ -14,6 +14,7 @@ from typing import Protocol
 from qmq.engine.runtime.contexts import Engine, MeshPeers
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import CorruptLog
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.repair.requests import ask_snapshot
 from qmq.replication.mesh import Mesh
 from qmq.storage.format.missing_range import MissingRange
@@ -27,6 +28,8 @@ log = logging.getLogger("qmq.repair")
 
 class RepairContext(Engine, MeshPeers, Protocol):
     """What every repair needs of the node."""
+
+    peer_rpc: PeerRpc
 
 
 class Sink(ABC):

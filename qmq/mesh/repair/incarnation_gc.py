@@ -18,11 +18,11 @@ import trio
 from qmq.broker.consumers.outcome import Outcome
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Repairing, Tasks
 from qmq.engine.runtime.waker import Waker
-from qmq.errors import CorruptLog
-from qmq.mesh.repair.requests import request_about
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.mesh.repair.requests import SealsCall
 from qmq.model.dots import Origin
 from qmq.replication.mesh import Mesh
-from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
+from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals
 from qmq.storage.checkpoints.report import CheckpointReport
 from qmq.storage.format.record import RecordKind
 
@@ -36,7 +36,7 @@ log = logging.getLogger("qmq.incarnation_gc")
 
 
 class IncarnationGcContext(Engine, Committing, MeshPeers, Repairing, Tasks, Protocol):
-    """What collecting incarnations needs of the node."""
+    peer_rpc: PeerRpc
 
 
 class IncarnationGc:
@@ -103,12 +103,9 @@ class IncarnationGc:
                 continue
             turn += 1
             peer = peers[turn % len(peers)]
-            answer = await context.ask_one(peer, request_about(dead))
-            try:
-                lines = [] if answer is None else unpack_seals(answer)
-            except CorruptLog as error:
-                log.error("! %s: invalid response about dead incarnations: %s", peer, error)
-                continue
+            lines = (
+                await context.peer_rpc.ask_one(peer, SealsCall([value for origin in dead for value in origin])) or []
+            )
             await context.commit_slot()
             have = context.received_vector()
             lines = [line._replace(last=line.last or have.get(line.origin, 0)) for line in lines]
@@ -116,9 +113,9 @@ class IncarnationGc:
             known = [line for line in lines if line.origin in have and line.last == have[line.origin]]
             self._record([line for line in known if self.seals.is_news(own, line)])
 
-    def answer(self, origins: list[Origin]) -> bytes:
+    def answer(self, origins: list[Origin]) -> list[Seal]:
         """This node's knowledge of the incarnations in a peer's request."""
-        return pack_seals(self.seals.about(origins))
+        return self.seals.about(origins)
 
     def _dead(self) -> list[Origin]:
         """Incarnations of which a later one is known, or may exist: those without a link now."""

@@ -4,144 +4,207 @@ Requests and responses are bounded and self-contained, so a link that ends costs
 malformed counts as none. `RepairResponder` responds from the stores of this node, one request at a time.
 """
 
-import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Annotated, Any, ClassVar, Final, Protocol
 
-import msgpack
+import msgspec
 import trio
+from msgspec import Meta, Struct
 
 from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind
-from qmq.engine.runtime.contexts import Engine, MeshPeers, Repairing, Reporting
-from qmq.errors import CorruptLog, MeshError, Refused
-from qmq.mesh.peers.kinds import RequestKind
+from qmq.engine.runtime.contexts import Engine, Repairing, Reporting
+from qmq.errors import CorruptLog, Refused
+from qmq.mesh.peers.calls import Count, Node, PeerCall, R, Text, Whole, check_incarnation
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.cursors import Move, Name
 from qmq.model.dots import Dot, Origin
 from qmq.replication.protocol.frames import PeerRequest
-from qmq.replication.protocol.values import (
-    array,
-    check_dots,
-    check_move,
-    name_of,
-    number,
-    octets,
-    origin_of,
-    pack_dot_groups,
-    text,
-)
+from qmq.replication.protocol.values import check_move, name_of, number, octets, origin_of, text
+from qmq.storage.catalog.incarnations import Seal, pack_seals, unpack_seals
 from qmq.storage.format.cursor_record import pack_move, unpack_move
 from qmq.storage.format.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.record import unpack, unpack_record
+from qmq.storage.format.record import unpack_record
 from qmq.storage.repair.range_snapshot import RangeSnapshot, nothing_left
 
 DOTS_AT_ONCE: Final = 2000
 """Messages that one request names."""
 
-ELEMENTS_MAX: Final = 1_000_000
-"""In a request or a response."""
-
 CURSORS_BYTES: Final = 256 * 1024
 """Of durable subscriptions in one response, approximately."""
 
-log = logging.getLogger("qmq.repair")
+
+class RepairCall(PeerCall[R], frozen=True, array_like=True, tag_field="what"):
+    """In msgpack, as an array."""
+
+    kind: ClassVar = "repair"
+    format: ClassVar[Any] = msgspec.msgpack
 
 
-def request_about(origins: list[Origin]) -> PeerRequest:
-    """Ask a peer what it knows of dead incarnations; see `qmq.mesh.repair.incarnation_gc`."""
-    return _packed("seals", [value for origin in origins for value in origin])
+class Attempts(Struct, frozen=True, array_like=True):
+    """How often a message of a queue has failed."""
+
+    queue: Text
+    sequence: Annotated[int, Meta(ge=1)]
+    count: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)]
+
+
+class SnapshotReply(Struct, frozen=True, array_like=True):
+    """See `RangeSnapshot`."""
+
+    through: Count
+    lost: Count
+    dropped: Count
+    records: list[bytes]
+    attempts: list[Attempts]
+
+    @property
+    def snapshot(self) -> RangeSnapshot:
+        attempts = [(one.queue, one.sequence, one.count) for one in self.attempts]
+        return RangeSnapshot(self.through, self.lost, self.dropped, self.records, attempts)
+
+
+class SnapshotCall(RepairCall[SnapshotReply], frozen=True, tag="rest"):
+    """What is left of a range of an incarnation; with `fanout` of that fanout at least.
+
+    `row`: the queue store is missing it, so a node that is missing the same has nothing either. It is the only message
+    of the range, or 0: a file was lost.
+    """
+
+    node: Node
+    incarnation: int
+    after: Count
+    through: Count
+    fanout: Text = ""
+    row: Count | None = None
+
+    def __post_init__(self) -> None:
+        check_incarnation(self.incarnation)
+
+    def request(self) -> PeerRequest:
+        fields = msgspec.to_builtins(self)
+        # An earlier version takes a sixth field for a row, even nil.
+        return PeerRequest(self.kind, msgspec.msgpack.encode(fields if self.row is not None else fields[:-1]))
+
+    def check(self, reply: SnapshotReply) -> None:
+        number(reply.through, 0, self.through)
+        for packed in reply.records:
+            record = unpack_record(packed)
+            number(record.sequence, 1)
+            number(record.timestamp_us)
+            text(record.destination)
+            octets(record.headers)
+            octets(record.body)
+        for one in reply.attempts:
+            name_of(one.queue, DestinationKind.QUEUE)
+            number(one.sequence, self.after + 1, self.through)
+
+
+class DotGroup(Struct, frozen=True, array_like=True):
+    """Messages of one incarnation."""
+
+    node: Node
+    incarnation: int
+    sequences: list[Whole]
+
+    def __post_init__(self) -> None:
+        check_incarnation(self.incarnation)
+
+
+class SettledReply(Struct, frozen=True, array_like=True):
+    """Which messages are settled, and how often others have failed, as in a record."""
+
+    done: list[DotGroup]
+    failed: bytes
+
+
+class SettledCall(RepairCall[SettledReply], frozen=True, tag="settled"):
+    """What a node knows of these messages, at most DOTS_AT_ONCE."""
+
+    dots: list[DotGroup]
+
+    def check(self, reply: SettledReply) -> None:
+        unpack_attempts(reply.failed)
+
+
+class SealsCall(RepairCall[list[Seal]], frozen=True, tag="seals"):
+    """What a node knows of dead incarnations: node, incarnation, node, incarnation, …; see `incarnation_gc`."""
+
+    flat: list[Any]
+
+    def __post_init__(self) -> None:
+        self.origins()
+
+    def origins(self) -> list[Origin]:
+        return [origin_of(*self.flat[at : at + 2]) for at in range(0, len(self.flat) - 1, 2)]
+
+    @classmethod
+    def encode_reply(cls, reply: list[Seal]) -> bytes:
+        return pack_seals(reply)
+
+    @classmethod
+    def decode_reply(cls, data: bytes) -> list[Seal]:
+        return unpack_seals(data)
+
+
+class _Durables(Struct, frozen=True, array_like=True):
+    moves: list[tuple[Text, bytes]]
+
+
+class DurablesCall(RepairCall[list[Move]], frozen=True, tag="durables"):
+    """Durable subscriptions whose name comes after `after`, by name."""
+
+    after: tuple[Text, Text, Text] | None
+
+    @classmethod
+    def encode_reply(cls, reply: list[Move]) -> bytes:
+        return msgspec.msgpack.encode([[(move.name.destination, pack_move(move)) for move in reply]])
+
+    @classmethod
+    def decode_reply(cls, data: bytes) -> list[Move]:
+        found = msgspec.msgpack.decode(data, type=_Durables)
+        moves = [unpack_move(destination, packed) for destination, packed in found.moves]
+        for move in moves:
+            check_move(move)
+        return moves
+
+
+class AskingContext(Protocol):
+    peer_rpc: PeerRpc
 
 
 async def ask_snapshot(
-    context: MeshPeers, peer: str, missing: MissingRange, fanout: str = "", row: int | None = None
+    context: AskingContext, peer: str, missing: MissingRange, fanout: str = "", row: int | None = None
 ) -> RangeSnapshot | None:
-    """A snapshot of a missing range from a peer's stores; with `fanout` of that fanout at least. None: no response.
-
-    `row`: the queue store is missing it, so a peer that is missing the same has nothing either. It is the only message
-    of the range, or 0: a file was lost.
-    """
+    """A snapshot of a missing range from a peer's stores (`SnapshotCall`). None: no response."""
     origin, after, through = missing[:3]
-    request = _packed("rest", *origin, after, through, fanout, *(() if row is None else (row,)))
-    fields = await _ask(context, peer, request, 5)
-    try:
-        return (
-            None
-            if fields is None
-            else RangeSnapshot(
-                number(fields[0], 0, through),
-                number(fields[1]),
-                number(fields[2]),
-                [_record(packed) for packed in array(fields[3])],
-                [_attempt(values, missing) for values in array(fields[4])],
-            )
-        )
-    except (MeshError, CorruptLog) as error:
-        log.error("! %s: invalid snapshot of %s: %s", peer, origin, error)
-        return None
+    reply = await context.peer_rpc.ask_one(peer, SnapshotCall(*origin, after, through, fanout, row))
+    return None if reply is None else reply.snapshot
 
 
-async def ask_settled(context: MeshPeers, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
-    """Which of these, at most DOTS_AT_ONCE, a peer knows as settled, and how often others have failed. None: no
-    response."""
-    fields = await _ask(context, peer, _packed("settled", pack_dot_groups(dots)), 2)
-    try:
-        return None if fields is None else (set(check_dots(fields[0])), unpack_attempts(octets(fields[1])))
-    except (MeshError, CorruptLog):
-        return None
+async def ask_settled(context: AskingContext, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
+    """Which of these a peer knows as settled, and how often others have failed. None: no response."""
+    reply = await context.peer_rpc.ask_one(peer, SettledCall(_groups(dots)))
+    return None if reply is None else (set(_dots(reply.done)), unpack_attempts(reply.failed))
 
 
-async def ask_subscriptions(context: MeshPeers, peer: str, after: tuple[str, str, str] | None) -> list[Move] | None:
-    """Durable subscriptions of a peer whose name comes after `after`, by name. None: no response."""
-    fields = await _ask(context, peer, _packed("durables", after), 1)
-    try:
-        pairs = [] if fields is None else [array(pair, 2) for pair in array(fields[0])]
-        moves = [unpack_move(text(destination), octets(packed)) for destination, packed, *_ in pairs]
-        for move in moves:
-            check_move(move)
-    except (MeshError, CorruptLog, TypeError):
-        return None
-    return None if fields is None else moves
+def _groups(dots: Iterable[Dot]) -> list[DotGroup]:
+    by_origin: dict[Origin, list[int]] = {}
+    for origin, sequence in dots:
+        by_origin.setdefault(origin, []).append(sequence)
+    return [DotGroup(*origin, sequences) for origin, sequences in by_origin.items()]
 
 
-def _packed(*request: object) -> PeerRequest:
-    return PeerRequest(RequestKind.REPAIR, msgpack.packb(request))
-
-
-async def _ask(context: MeshPeers, peer: str, request: PeerRequest, least: int) -> list[object] | None:
-    """At least so many fields of a response; None: no response."""
-    answer = await context.ask_one(peer, request)
-    try:
-        return None if answer is None else array(unpack(answer, ELEMENTS_MAX), least)
-    except (ValueError, MeshError, msgpack.UnpackException):
-        return None
-
-
-def _record(value: object) -> bytes:
-    packed = octets(value)
-    record = unpack_record(packed)
-    number(record.sequence, 1)
-    number(record.timestamp_us)
-    text(record.destination)
-    octets(record.headers)
-    octets(record.body)
-    return packed
-
-
-def _attempt(values: object, missing: MissingRange) -> tuple[str, int, int]:
-    queue, sequence, count = array(values, 3)[:3]
-    return (
-        name_of(queue, DestinationKind.QUEUE),
-        number(sequence, missing.after + 1, missing.through),
-        number(count, 1, ATTEMPTS_MAX),
-    )
+def _dots(groups: Iterable[DotGroup]) -> list[Dot]:
+    return [Dot(Origin(one.node, one.incarnation), sequence) for one in groups for sequence in one.sequences]
 
 
 class ResponderContext(Engine, Reporting, Repairing, Protocol):
     def rows_searched_for(self) -> Collection[MissingRange]: ...
 
-    def about_dead(self, origins: list[Origin]) -> bytes: ...
+    def about_dead(self, origins: list[Origin]) -> list[Seal]: ...
 
 
 class RepairResponder:
@@ -149,48 +212,40 @@ class RepairResponder:
         self._context = context
         self._answering = trio.Lock()
 
-    async def answer(self, request: bytes) -> bytes:
-        """The response of this node to a request of a peer. Raises Refused for an invalid request."""
+    async def answer(self, call: RepairCall[Any]) -> Any:
+        """The reply of this node. Raises Refused."""
         context = self._context
         try:
-            fields = array(unpack(request, ELEMENTS_MAX), 1)
-            what = fields[0]
-            if what == "rest":
-                origin = origin_of(fields[1], fields[2])
-                fanout = text(fields[5]) if len(fields) > 5 else ""
-                row = number(fields[6]) if len(fields) > 6 else None
-                async with self._answering:
-                    try:
-                        return await self._answer_snapshot(origin, number(fields[3]), number(fields[4]), fanout, row)
-                    except CorruptLog:
-                        if fanout or row is not None:
-                            raise
-                        # Unknown until the damage is repaired. Without a response the peer could repair nothing else.
-                        return _nothing_new(number(fields[3]))
-            if what == "settled":
-                dots = check_dots(fields[1])
-                async with self._answering:
-                    return await self._answer_settled(dots)
-            if what == "seals":
-                values = array(fields[1])
-                return context.about_dead(
-                    [origin_of(values[at], values[at + 1]) for at in range(0, len(values) - 1, 2)]
-                )
-            if what == "durables":
-                after = None if fields[1] is None else Name(*map(text, array(fields[1], 3)[:3]))
-                return _response(_cursors(context.broker, after))
-        except (ValueError, IndexError, MeshError, msgpack.UnpackException) as error:
-            raise Refused("bad-destination", f"an invalid repair request: {error}") from error
+            if isinstance(call, SealsCall):
+                return context.about_dead(call.origins())
+            if isinstance(call, DurablesCall):
+                return _moves(context.broker, None if call.after is None else Name(*call.after))
+            async with self._answering:
+                if isinstance(call, SettledCall):
+                    return await self._answer_settled(_dots(call.dots))
+                assert isinstance(call, SnapshotCall), call
+                return _reply_of(await self._snapshot(call))
         except CorruptLog as error:
             raise Refused("log-unreadable", str(error)) from error
         finally:
             context.check_damage()
-        raise Refused("bad-destination", "this node does not know this repair request")
 
-    async def _answer_snapshot(self, origin: Origin, after: int, through: int, fanout: str, row: int | None) -> bytes:
+    async def _snapshot(self, call: SnapshotCall) -> RangeSnapshot:
+        origin = Origin(call.node, call.incarnation)
+        try:
+            return await self._answer_snapshot(origin, call.after, call.through, call.fanout, call.row)
+        except CorruptLog:
+            if call.fanout or call.row is not None:
+                raise
+            # Unknown until the damage is repaired. Without a response the peer could repair nothing else.
+            return _nothing_new(call.after)
+
+    async def _answer_snapshot(
+        self, origin: Origin, after: int, through: int, fanout: str, row: int | None
+    ) -> RangeSnapshot:
         context = self._context
         if origin in context.broker.forgotten:
-            return _response(*nothing_left(through))
+            return nothing_left(through)
         durable_subscriptions = context.broker.durable_subscriptions
         given_up = durable_subscriptions.given_up.get(origin, 0)
         # The repair of a log needs only its messages, and has notified its readers itself.
@@ -215,37 +270,37 @@ class RepairResponder:
         ):
             packed = await context.environment.run_blocking(context.store.read_quarantined, Dot(origin, row))
             snapshot = snapshot if packed is None else RangeSnapshot(row, 0, 0, [packed])
-        return _response(*snapshot)
+        return snapshot
 
-    async def _answer_settled(self, dots: list[Dot]) -> bytes:
+    async def _answer_settled(self, dots: list[Dot]) -> SettledReply:
         context = self._context
         # Also while this node has to ask others itself: what it knows as settled is settled.
         await context.bring_up_stores()
         given_up = dict(context.broker.durable_subscriptions.given_up)
         forgotten = frozenset(context.broker.forgotten)
         known = await context.environment.run_blocking(context.store.repair_source.known_of, dots, given_up, forgotten)
-        return _response(pack_dot_groups(known.done), pack_attempts(known.failed.items()))
+        return SettledReply(_groups(known.done), pack_attempts(known.failed.items()))
 
 
-def _nothing_new(after: int) -> bytes:
+def _nothing_new(after: int) -> RangeSnapshot:
     """The response of a node that does not know yet what it still holds."""
-    return _response(*RangeSnapshot(after, 0, 0, []))
+    return RangeSnapshot(after, 0, 0, [])
 
 
-def _response(*fields: object) -> bytes:
-    return msgpack.packb(fields)  # type: ignore[no-any-return]
+def _reply_of(snapshot: RangeSnapshot) -> SnapshotReply:
+    through, lost, dropped, records, attempts = snapshot
+    return SnapshotReply(through, lost, dropped, records, [Attempts(*one) for one in attempts])
 
 
-def _cursors(broker: Broker, after: Name | None) -> list[tuple[str, bytes]]:
+def _moves(broker: Broker, after: Name | None) -> list[Move]:
     """Durable subscriptions whose name comes after `after`, by name."""
-    found: list[tuple[str, bytes]] = []
+    found: list[Move] = []
     size = 0
     cursors = broker.durable_subscriptions.by_name
     for name in sorted(name for name in cursors if after is None or name > after):
         cursor = cursors[name]
-        move = cursor.snapshot() if cursor.created_us else Move(name, 0, cursor.deleted_us)
-        found.append((name.destination, pack_move(move)))
-        size += len(found[-1][1])
+        found.append(cursor.snapshot() if cursor.created_us else Move(name, 0, cursor.deleted_us))
+        size += len(pack_move(found[-1]))
         if size > CURSORS_BYTES:
             break
     return found

@@ -17,9 +17,9 @@ from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, WrongComman
 from qmq.protocols.beanstalk.codec.reader import BeanstalkReader
 from qmq.protocols.beanstalk.commands import BeanstalkCommands, CommandContext
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
-from qmq.protocols.beanstalk.listener import REQUEST, BeanstalkListenerSettings
+from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.protocols.beanstalk.part import BeanstalkPart
-from qmq.protocols.beanstalk.statistics import respond_about_jobs
+from qmq.protocols.beanstalk.statistics import calls_of
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import LoginContext
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
@@ -188,5 +188,5 @@ class BeanstalkDialogue(ClientDialogue):
 def protocol(context: BeanstalkContext) -> ClientProtocol:
     """beanstalkd on one node."""
     part = BeanstalkPart(context)
-    begin, answer = partial(BeanstalkDialogue, context, part), partial(respond_about_jobs, context, part)
-    return ClientProtocol("beanstalk", begin, refusal_reply, part, {REQUEST: answer})
+    begin = partial(BeanstalkDialogue, context, part)
+    return ClientProtocol("beanstalk", begin, refusal_reply, part, calls_of(part))

@@ -9,9 +9,8 @@ what it has done already, or is doing.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -21,10 +20,11 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.errors import Refused
-from qmq.mesh.peers.peer_json import decode_json
+from qmq.mesh.peers.once import Once
 from qmq.model.dots import Dot
+from qmq.protocols.beanstalk.calls import ChangeJob, CheckJob, DeleteJob, JobDone, JobsKicked, KickJob, KickTube
 from qmq.protocols.beanstalk.gateway.jobs import buried_queue_of, is_buried, kick_lines, queue_of, tube_of
-from qmq.protocols.beanstalk.jobs import FinderContext, FoundJob, JobFinder, beanstalk_request
+from qmq.protocols.beanstalk.jobs import FinderContext, FoundJob, JobFinder
 
 KICKED_ROWS: Final = 100
 """Delayed jobs that are kicked at once."""
@@ -37,20 +37,9 @@ HELD_PAUSE_SECONDS: Final = 0.1
 REQUESTS_MAX: Final = 1_000
 """Of peers that are remembered with what was done."""
 
-SILENT: Final = "silent"
-"""In place of a response that has not come: what was asked for may be done or not."""
-
 T = TypeVar("T")
 
 Act = Callable[[Message, Outcome], bool]
-
-
-@dataclass(slots=True)
-class _Request:
-    """One of a peer. `answer` is None until it is over, and if nothing was decided."""
-
-    answer: int | None = None
-    is_over: trio.Event = field(default_factory=trio.Event)
 
 
 class JobChanges:
@@ -60,31 +49,36 @@ class JobChanges:
         self._context = context
         self._finder = finder
         self._numbers = 0
-        self._requests: dict[str, _Request] = {}
-        """Those of peers, by their ids, the oldest first."""
+        self._of_peers = Once[int](context.spawn, REQUESTS_MAX)
 
     async def waits(self, found: FoundJob) -> bool:
         """Whether no client has reserved a job, at its node. Raises Refused while that node may not deliver."""
-        return await self._do(found, "check") is True
+        return await self._do(found, CheckJob) is True
 
     async def delete(self, found: FoundJob) -> bool | None:
         """Settle a job that no client has reserved; False if it is gone, or reserved by now. Durable on return.
 
         None: its node does not respond, so it may be settled. Raises Refused while its node may not deliver.
         """
-        return await self._do(found, "delete")
+        return await self._do(found, DeleteJob)
 
     async def kick(self, found: FoundJob) -> bool | None:
         """Make a buried or delayed job ready; returns and raises as `delete`."""
-        return await self._do(found, "kick")
+        return await self._do(found, KickJob)
 
-    async def _do(self, found: FoundJob, verb: str) -> bool | None:
+    async def _do(self, found: FoundJob, change: type[ChangeJob]) -> bool | None:
         dot = found.message.dot
         if found.node == self._context.origin.node:
-            return await _when_serving(partial(self._act_here, dot, self._action(verb)))
-        request = {"do": verb, "dot": str(dot), "id": self._new_id()}
-        done = await _when_serving(partial(self._ask_fact, found.node, request, "done", SILENT))
-        return None if done == SILENT else done is True
+            return await _when_serving(partial(self._act_here, dot, self._action(change)))
+        call = change(str(dot), self._new_id())
+
+        async def ask() -> tuple[bool | None] | None:
+            reply = await self._context.peer_rpc.ask_one(found.node, call)
+            if reply is None:
+                return (None,)
+            return None if reply.done is None else (reply.done,)
+
+        return (await _when_serving(ask))[0]
 
     def _new_id(self) -> str:
         self._numbers += 1
@@ -114,57 +108,34 @@ class JobChanges:
     async def _kick_at(self, node: str, tube: str, bound: int, what: str) -> int:
         if node == self._context.origin.node:
             return await _when_serving(partial(self._kick_here, tube, bound, what))
-        request = {"do": "kick-tube", "tube": tube, "bound": bound, "what": what, "id": self._new_id()}
-        count = await _when_serving(partial(self._ask_fact, node, request, "count", SILENT))
-        if type(count) is not int:
-            raise Refused(NOT_SERVING, f"The node {node} does not respond; it may have kicked jobs.")
-        return count
+        call = KickTube(tube, bound, what, self._new_id())
+
+        async def ask() -> int | None:
+            reply = await self._context.peer_rpc.ask_one(node, call)
+            if reply is None:
+                raise Refused(NOT_SERVING, f"The node {node} does not respond; it may have kicked jobs.")
+            return reply.count
+
+        return await _when_serving(ask)
 
     # Requests of peers
 
-    async def answer(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """The response to a request of a peer; None if it changes no jobs. Raises ValueError, KeyError, TypeError."""
-        verb = asked["do"]
-        if verb in ("check", "delete", "kick"):
-            dot = parse_message_id(str(asked["dot"]))
-            return {"done": await self._once(str(asked["id"]), partial(self._act_here, dot, self._action(verb)))}
-        if verb == "kick-tube":
-            kick = partial(self._kick_here, str(asked["tube"]), int(asked["bound"]), str(asked["what"]))
-            return {"count": await self._once(str(asked["id"]), kick)}
-        return None
+    async def answer_change(self, call: ChangeJob) -> JobDone:
+        dot, action = parse_message_id(call.dot), self._action(type(call))
+        done = await self._of_peers.do(call.id, lambda run: self._act_here(dot, action))
+        return JobDone(None if done is None else bool(done))
 
-    async def _once(self, id: str, act: Callable[[], Awaitable[int | None]]) -> int | None:
-        """What `act` returns for the request with this id; if the request comes again, what it has returned."""
-        while (known := self._requests.get(id)) is not None:
-            await known.is_over.wait()
-            if known.answer is not None:
-                return known.answer
-        request = self._requests[id] = _Request()
-        if len(self._requests) > REQUESTS_MAX:
-            del self._requests[next(iter(self._requests))]
-        try:
-            request.answer = await act()
-            return request.answer
-        finally:
-            if request.answer is None:
-                self._requests.pop(id, None)
-            request.is_over.set()
-
-    async def _ask_fact(self, node: str, request: dict[str, Any], name: str, otherwise: object) -> Any:
-        """One fact of a peer's response; None while the peer may not deliver, `otherwise` without such a response."""
-        answer = await self._context.ask_one(node, beanstalk_request(request))
-        try:
-            return otherwise if answer is None else decode_json(answer)[name]
-        except (ValueError, KeyError, TypeError):
-            return otherwise
+    async def answer_kick(self, call: KickTube) -> JobsKicked:
+        kick = self._kick_here
+        return JobsKicked(await self._of_peers.do(call.id, lambda run: kick(call.tube, call.bound, call.what)))
 
     # What this node serves
 
-    def _action(self, verb: str) -> Act:
+    def _action(self, change: type[ChangeJob]) -> Act:
         bulk = self._context.broker.bulk_settlement
-        if verb == "check":
+        if change is CheckJob:
             return lambda message, out: True
-        if verb == "delete":
+        if change is DeleteJob:
             return lambda message, out: bulk.purge([message], out) == 1
         return self._kick_one
 

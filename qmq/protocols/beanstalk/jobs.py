@@ -3,8 +3,6 @@
 A job is found by the node that serves its message, so all are asked. A job whose node cannot be reached is not found.
 """
 
-import json
-from base64 import b64decode, b64encode
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,11 +12,11 @@ from qmq.admin.inspection.message_search import parse_message_id
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.engine.checkpoint.queue_pager import FAR_US
-from qmq.engine.runtime.contexts import MeshPeers
-from qmq.mesh.peers.peer_json import decode_json
+from qmq.engine.runtime.contexts import MeshPeers, Tasks
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Dot
 from qmq.protocols.beanstalk.aliases import Aliases
+from qmq.protocols.beanstalk.calls import BeanstalkCall, FindJob, FirstJob, JobFacts
 from qmq.protocols.beanstalk.gateway.jobs import (
     JobState,
     buried_queue_of,
@@ -29,8 +27,6 @@ from qmq.protocols.beanstalk.gateway.jobs import (
     tube_of,
     urgency_of,
 )
-from qmq.protocols.beanstalk.listener import REQUEST
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.storage.format.queue_store import QueueRow
 
 SENT_BODY_BYTES_MAX: Final = 128 << 10
@@ -40,7 +36,7 @@ FIRST_ROWS: Final = 100
 """Rows of a queue that are looked at for one that no client has reserved."""
 
 
-class FinderContext(BulkContext, CountsContext, MeshPeers, Protocol):
+class FinderContext(BulkContext, CountsContext, MeshPeers, Tasks, Protocol):
     peer_rpc: PeerRpc
 
 
@@ -80,7 +76,7 @@ class JobFinder:
         here = await self._find_here(job)
         if not self._context.peer_names or (here is not None and here.state is not JobState.RESERVED):
             return here
-        found = await self._ask_all({"do": "find", "job": job})
+        found = await self._ask_peers(FindJob(job))
         found += [] if here is None else [here]
         return max(found, key=lambda one: (one.state is not JobState.RESERVED, one.message.timestamp_us), default=None)
 
@@ -88,54 +84,43 @@ class JobFinder:
         """The next job of a tube in this state, of those that the nodes find first."""
         found = [] if (here := await self._first_here(tube, state)) is None else [here]
         if self._context.peer_names:
-            found += await self._ask_all({"do": "first", "tube": tube, "state": state.value})
+            found += await self._ask_peers(FirstJob(tube, state.value))
         if state is JobState.DELAYED:
             return min(found, key=lambda one: one.left_us, default=None)
         return min(found, key=_order, default=None)
 
     # Requests of peers
 
-    async def answer(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """The response to a request of a peer; None if it is about no jobs. Raises ValueError, KeyError, TypeError."""
-        verb = asked["do"]
-        if verb == "find":
-            return _facts(await self._find_here(int(asked["job"])))
-        if verb == "first":
-            return _facts(await self._first_here(str(asked["tube"]), JobState(asked["state"])))
-        return None
+    async def answer_find(self, call: FindJob) -> JobFacts:
+        return _facts(await self._find_here(call.job))
 
-    async def _ask_all(self, request: dict[str, Any]) -> list[FoundJob]:
-        answers = await self._context.peer_rpc.ask_raw(beanstalk_request(request))
-        found: list[FoundJob] = []
-        for node, answer in answers.items():
-            try:
-                facts = decode_json(answer)
-                if facts["found"]:
-                    found.append(await self._found_of(node, facts))
-            except (ValueError, KeyError, TypeError):
-                continue
-        return found
+    async def answer_first(self, call: FirstJob) -> JobFacts:
+        return _facts(await self._first_here(call.tube, JobState(call.state)))
 
-    async def _found_of(self, node: str, facts: dict[str, Any]) -> FoundJob:
-        """What a peer has found. Raises ValueError, KeyError, TypeError."""
-        dot = parse_message_id(str(facts["dot"]))
-        headers = b64decode(facts["headers"], validate=True)
-        envelope = Envelope(str(facts["queue"]), DestinationKind.QUEUE, headers, True)
-        body = await self._body(dot) if facts["body"] is None else b64decode(facts["body"], validate=True)
-        message = Message(envelope, body, dot.origin, dot.sequence, int(facts["at_us"]))
-        message.attempts = int(facts["attempts"])
-        return FoundJob(message, node, JobState(facts["state"]), int(facts["left_us"]))
+    async def _ask_peers(self, call: BeanstalkCall[JobFacts]) -> list[FoundJob]:
+        replies, _ = await self._context.peer_rpc.ask(call)
+        found = [await self._found_of(node, facts) for node, facts in replies.items() if facts.found]
+        return [one for one in found if one is not None]
 
-    async def _body(self, dot: Dot) -> bytes:
-        """The body of a message of any node, from the store. Raises ValueError if it is not here."""
+    async def _found_of(self, node: str, facts: JobFacts) -> FoundJob | None:
+        """What a peer has found; None if its body is not here."""
+        dot = parse_message_id(facts.dot)
+        body = await self._body(dot) if facts.body is None else facts.body
+        if body is None:
+            return None
+        envelope = Envelope(facts.queue, DestinationKind.QUEUE, facts.headers, True)
+        message = Message(envelope, body, dot.origin, dot.sequence, facts.at_us)
+        message.attempts = facts.attempts
+        return FoundJob(message, node, JobState(facts.state), facts.left_us)
+
+    async def _body(self, dot: Dot) -> bytes | None:
+        """The body of a message of any node, from the store; None if it is not here."""
         context = self._context
         await context.flushed()
         await context.checkpoints.bring_up()
         rows = await self._rows(dot)
         message = context.replay.message_of_row(rows[0]) if rows else None
-        if message is None:
-            raise ValueError(f"no message {dot}")
-        return message.body
+        return None if message is None else message.body
 
     # What this node serves
 
@@ -252,29 +237,24 @@ class JobFinder:
         return found
 
 
-def beanstalk_request(request: dict[str, Any]) -> PeerRequest:
-    return PeerRequest(REQUEST, json.dumps(request).encode())
-
-
 def _order(found: FoundJob) -> tuple[int, int, int]:
     """The order of ready or buried jobs of several nodes."""
     return urgency_of(found.message)
 
 
-def _facts(found: FoundJob | None) -> dict[str, Any]:
+def _facts(found: FoundJob | None) -> JobFacts:
     """A job for a peer."""
     if found is None:
-        return {"found": False}
+        return JobFacts(found=False)
     message = found.message
-    is_short = len(message.body) <= SENT_BODY_BYTES_MAX
-    return {
-        "found": True,
-        "dot": str(message.dot),
-        "queue": message.envelope.destination,
-        "headers": b64encode(message.envelope.headers).decode(),
-        "body": b64encode(message.body).decode() if is_short else None,
-        "at_us": message.timestamp_us,
-        "attempts": message.attempts,
-        "state": found.state.value,
-        "left_us": found.left_us,
-    }
+    return JobFacts(
+        found=True,
+        dot=str(message.dot),
+        queue=message.envelope.destination,
+        headers=message.envelope.headers,
+        body=message.body if len(message.body) <= SENT_BODY_BYTES_MAX else None,
+        at_us=message.timestamp_us,
+        attempts=message.attempts,
+        state=found.state.value,
+        left_us=found.left_us,
+    )

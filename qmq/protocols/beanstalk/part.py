@@ -10,9 +10,10 @@ from typing import Final, Protocol
 import trio
 
 from qmq.broker.messages.message import Message
+from qmq.protocols.beanstalk.calls import PauseTube
 from qmq.protocols.beanstalk.gateway.jobs import JobCounts, counts_of, id_of
 from qmq.protocols.beanstalk.job_changes import JobChanges
-from qmq.protocols.beanstalk.jobs import FinderContext, JobFinder, beanstalk_request
+from qmq.protocols.beanstalk.jobs import FinderContext, JobFinder
 
 RELEASES_MAX: Final = 10_000
 """Jobs of which this node remembers how often they were released; the oldest are forgotten."""
@@ -127,8 +128,7 @@ class BeanstalkPart:
         if not self.pause(tube, seconds):
             return False
         if self._context.peer_names:
-            request = beanstalk_request({"do": "pause", "tube": tube, "seconds": seconds})
-            await self._context.peer_rpc.ask_raw(request)
+            await self._context.peer_rpc.ask(PauseTube(tube, seconds))
         return True
 
 

@@ -4,16 +4,28 @@ Jobs, tubes and connections are those of the mesh. Commands and process are thos
 the binlog are always 0, because a job is in the journal of every node.
 """
 
-import json
 import os
 import platform
 import resource
 from collections import Counter
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from qmq.engine.checkpoint.queue_pager import FAR_US
-from qmq.errors import Refused
-from qmq.mesh.peers.peer_json import Facts, decode_json
+from qmq.mesh.peers.calls import CallTable
+from qmq.protocols.beanstalk.calls import (
+    CheckJob,
+    DeleteJob,
+    FindJob,
+    FirstJob,
+    KickJob,
+    KickTube,
+    PauseTube,
+    ServerCounts,
+    TubeCounts,
+    TubeNames,
+    Tubes,
+)
 from qmq.protocols.beanstalk.codec.commands import BeanstalkVerb
 from qmq.protocols.beanstalk.codec.replies import Scalar
 from qmq.protocols.beanstalk.gateway.jobs import (
@@ -29,7 +41,7 @@ from qmq.protocols.beanstalk.gateway.jobs import (
     ttr_us,
     tube_of,
 )
-from qmq.protocols.beanstalk.jobs import FoundJob, beanstalk_request
+from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import BeanstalkPart, PartContext, names_of
 
 LISTED_MAX: Final = 10_000
@@ -91,7 +103,7 @@ def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: FoundJ
 
 async def tube_facts(context: PartContext, part: BeanstalkPart, tube: str) -> dict[str, Scalar] | None:
     """`stats-tube`; None for a tube that no node knows."""
-    total = _sum(await _of_all(context, part, {"do": "tube", "tube": tube}))
+    total = _sum((await context.peer_rpc.ask_all(TubeCounts(tube))).by_node.values())
     if not total["is_known"]:
         return None
     seconds, left = part.pause_of(tube)
@@ -117,7 +129,7 @@ async def server_facts(
     context: PartContext, part: BeanstalkPart, job_bytes_max: int, *, is_draining: bool, software: str, uptime: float
 ) -> dict[str, Scalar]:
     """`stats`."""
-    total = _sum(await _of_all(context, part, {"do": "server"}))
+    total = _sum((await context.peer_rpc.ask_all(ServerCounts())).by_node.values())
     usage = resource.getrusage(resource.RUSAGE_SELF)
     facts: dict[str, Scalar] = {f"current-jobs-{what}": total[what] for what in COUNTED}
     facts |= {f"cmd-{verb.value}": part.commands[verb.value] for verb in COMMANDS}
@@ -153,64 +165,45 @@ async def server_facts(
 async def tube_names(context: PartContext, part: BeanstalkPart) -> list[str]:
     """`list-tubes`: those with jobs, the first `LISTED_MAX` of each node, and those that connections use or watch."""
     names: dict[str, None] = {}
-    for facts in await _of_all(context, part, {"do": "tubes"}):
-        found = facts.get("tubes")
-        if isinstance(found, list):
-            names |= dict.fromkeys([name for name in found if isinstance(name, str)])
+    for found in (await context.peer_rpc.ask_all(TubeNames())).by_node.values():
+        names |= dict.fromkeys(found.tubes)
     return ["default", *sorted(name for name in names if name != "default")]
 
 
-async def facts_here(context: PartContext, part: BeanstalkPart, asked: Facts) -> Facts:
-    """What this node contributes. Raises ValueError, KeyError, TypeError."""
-    verb = asked["do"]
-    if verb == "tube":
-        return await _tube_here(context, part, str(asked["tube"]))
-    if verb == "tubes":
-        return {"tubes": list(await _names_here(context, part))}
-    if verb == "server":
-        return await _server_here(context, part)
-    raise ValueError(f"{verb!r} is no request about jobs")
+def calls_of(part: BeanstalkPart) -> CallTable:
+    """What a node answers of its peers about jobs and tubes."""
+    jobs, changes = part.jobs, part.changes
+    return CallTable(
+        {
+            FindJob: lambda context, call: jobs.answer_find(call),
+            FirstJob: lambda context, call: jobs.answer_first(call),
+            **dict.fromkeys((CheckJob, DeleteJob, KickJob), lambda context, call: changes.answer_change(call)),
+            KickTube: lambda context, call: changes.answer_kick(call),
+            PauseTube: lambda context, call: _paused_here(part, call),
+            TubeCounts: lambda context, call: _tube_here(context, part, call.tube),
+            ServerCounts: lambda context, call: _server_here(context, part),
+            TubeNames: lambda context, call: _tubes_here(context, part),
+        }
+    )
 
 
-async def respond_about_jobs(context: PartContext, part: BeanstalkPart, body: bytes) -> bytes:
-    """The response to the request of a peer. Raises Refused."""
-    try:
-        asked = decode_json(body)
-        answer = await part.jobs.answer(asked) or await part.changes.answer(asked)
-        if answer is None and asked["do"] == "pause":
-            part.pause(str(asked["tube"]), int(asked["seconds"]))
-            answer = {}
-        elif answer is None:
-            answer = await facts_here(context, part, asked)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Refused("bad-body", "this is no request about jobs") from error
-    return json.dumps(answer).encode()
-
-
-async def _of_all(context: PartContext, part: BeanstalkPart, request: Facts) -> list[Facts]:
-    """What all nodes that can be reached contribute, this one first."""
-    found = [await facts_here(context, part, request)]
-    if context.peer_names:
-        for answer in (await context.peer_rpc.ask_raw(beanstalk_request(request))).values():
-            try:
-                facts = decode_json(answer)
-            except ValueError:
-                continue
-            if isinstance(facts, dict):
-                found.append(facts)
-    return found
-
-
-def _sum(found: list[Facts]) -> Counter[str]:
+def _sum(found: Iterable[Mapping[str, int]]) -> Counter[str]:
     total: Counter[str] = Counter()
-    for facts in found:
-        for name, value in facts.items():
-            if type(value) is int:
-                total[name] += value
+    for counts in found:
+        total.update(counts)
     return total
 
 
-async def _tube_here(context: PartContext, part: BeanstalkPart, tube: str) -> Facts:
+def _paused_here(part: BeanstalkPart, call: PauseTube) -> dict[str, Any]:
+    part.pause(call.tube, call.seconds)
+    return {}
+
+
+async def _tubes_here(context: PartContext, part: BeanstalkPart) -> Tubes:
+    return Tubes(list(await _names_here(context, part)))
+
+
+async def _tube_here(context: PartContext, part: BeanstalkPart, tube: str) -> dict[str, int]:
     queue, buried = queue_of(tube), buried_queue_of(tube)
     queues = context.broker.queues
     known = queues.by_name.get(queue)
@@ -272,7 +265,7 @@ async def _names_here(context: PartContext, part: BeanstalkPart) -> dict[str, No
     return {**dict.fromkeys(sorted(names_of(part.users))), **tubes}
 
 
-async def _server_here(context: PartContext, part: BeanstalkPart) -> Facts:
+async def _server_here(context: PartContext, part: BeanstalkPart) -> dict[str, int]:
     queues = context.broker.queues
     now_us = context.environment.now_us()
     total: Counter[str] = Counter()

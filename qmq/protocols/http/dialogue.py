@@ -14,6 +14,7 @@ from qmq.admin.console.logins import CSRF_HEADER
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
+from qmq.mesh.peers.calls import CallTable
 from qmq.protocols.http.calls import THREAD_BYTES, CallContext, WebCalls
 from qmq.protocols.http.client import WebClient
 from qmq.protocols.http.codec import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
@@ -21,8 +22,9 @@ from qmq.protocols.http.gateway.events import HEARTBEAT
 from qmq.protocols.http.gateway.origins import Origins, check_unasked
 from qmq.protocols.http.gateway.responses import HttpEncoder, encode_refusal
 from qmq.protocols.http.gateway.routes import BODY_BYTES, OPEN, Call, Route, route_of
-from qmq.protocols.http.listener import PULL_ACKS, HttpListenerSettings
+from qmq.protocols.http.listener import HttpListenerSettings
 from qmq.protocols.http.part import WebPart
+from qmq.protocols.http.pulls import PullAcksCall
 from qmq.protocols.stomp import dialogue as stomp
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import token_expired
@@ -262,5 +264,5 @@ def protocol(context: Any) -> ClientProtocol:
     """HTTP on the node `context`, which has all that its calls, its STOMP and its shared part need of it."""
     part = WebPart(context, stomp.protocol(context))
     begin = partial(HttpDialogue, context, part)
-    answers = {PULL_ACKS: part.pulls.answer}
-    return ClientProtocol("http", begin, encode_refusal, part, answers, context.console.history.begin)
+    calls = CallTable({PullAcksCall: lambda context, call: part.pulls.answer(call)})
+    return ClientProtocol("http", begin, encode_refusal, part, calls, context.console.history.begin)

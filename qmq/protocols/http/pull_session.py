@@ -21,6 +21,7 @@ from qmq.engine.runtime.contexts import MeshPeers, Tasks
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
 from qmq.errors import Refused
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.http.gateway.bodies import Receive
 from qmq.protocols.http.gateway.pulls import (
     EXPIRED,
@@ -51,6 +52,7 @@ EMPTY_SECONDS: Final = 0.1
 
 
 class PullContext(FrameContext, SessionContext, MeshPeers, Tasks, Protocol):
+    peer_rpc: PeerRpc
     deadline_timer: DeadlineTimer
     exclusive_queues: ExclusiveQueues
 

@@ -3,21 +3,20 @@
 A message stays with the client after its connection, until it is settled: see `PullSession`.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, get_args
+from typing import Annotated, ClassVar, Final, get_args
 
 import trio
+from msgspec import Meta, Struct
 
 from qmq.errors import Refused
-from qmq.mesh.peers.peer_json import decode_json
-from qmq.protocols.http.gateway.bodies import Action
+from qmq.mesh.peers.calls import Count, Node, PeerCall, Text, Whole
+from qmq.protocols.http.gateway.bodies import ACKS_MAX, Action
 from qmq.protocols.http.gateway.pulls import EXPIRED, UNREACHABLE, AckRequest, AckToken
 from qmq.protocols.http.listener import PULL_ACKS
 from qmq.protocols.http.pull_session import PullContext, PullSession
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.sessions.clients.session import ClientSession
 
 SESSIONS_MAX: Final = 10_000
@@ -25,6 +24,36 @@ SESSIONS_MAX: Final = 10_000
 
 REAP_SECONDS: Final = 5.0
 """Between two looks for receives that are over because their messages were taken back."""
+
+
+class PullAck(Struct, frozen=True, array_like=True):
+    """What is to be done with one delivery: the token as the client has sent it, and what it says; the action."""
+
+    text: Text
+    node: Node
+    session: Count
+    key: Text
+    tag: Whole
+    action: Text
+    requeue: bool
+
+    @property
+    def request(self) -> AckRequest:
+        """An unknown action is one of a later version: nothing is done with the delivery."""
+        token = AckToken(self.node, self.session, self.key, self.tag) if self.action in get_args(Action) else None
+        return AckRequest(self.text, token, self.action, self.requeue)
+
+
+class PullAcksCall(PeerCall[list[Text]], frozen=True):
+    """Settle or extend deliveries that a user has received over HTTP there. The reply: the result of each."""
+
+    kind: ClassVar = PULL_ACKS
+    user: Text | None
+    acks: Annotated[list[PullAck], Meta(max_length=ACKS_MAX)]
+
+    def check(self, reply: list[Text]) -> None:
+        if len(reply) != len(self.acks):
+            raise ValueError("not as many results as deliveries")
 
 
 class Pulls:
@@ -93,29 +122,12 @@ class Pulls:
         return results
 
     async def _ask(self, node: str, acks: Sequence[AckRequest], user: str | None) -> list[str]:
-        unreachable = [UNREACHABLE] * len(acks)
         if node not in self._context.peer_names:
             return [EXPIRED] * len(acks)
-        body = {"user": user, "acks": [[ack.text, *(ack.token or ()), ack.action, ack.requeue] for ack in acks]}
-        answer = await self._context.ask_one(node, PeerRequest(PULL_ACKS, json.dumps(body).encode()))
-        try:
-            found = None if answer is None else json.loads(answer)
-        except ValueError:
-            found = None
-        if not isinstance(found, list) or len(found) != len(acks) or not all(isinstance(one, str) for one in found):
-            return unreachable
-        return found
+        packed = [PullAck(ack.text, *ack.token, ack.action, ack.requeue) for ack in acks if ack.token is not None]
+        found = await self._context.peer_rpc.ask_one(node, PullAcksCall(user, packed))
+        return [UNREACHABLE] * len(acks) if found is None else found
 
-    async def answer(self, body: bytes) -> bytes:
-        """The response to the request of a peer. Raises Refused."""
-        try:
-            asked = decode_json(body)
-            user = asked["user"]
-            acks = [
-                AckRequest(str(text), AckToken(str(node), int(session), str(key), int(tag)), str(action), bool(requeue))
-                for text, node, session, key, tag, action, requeue in asked["acks"]
-            ]
-        except (ValueError, TypeError, KeyError):
-            raise Refused("bad-body", "this is no request about deliveries") from None
-        known = [ack if ack.action in get_args(Action) else ack._replace(token=None) for ack in acks]
-        return json.dumps(await self._settle_here(known, user)).encode()
+    async def answer(self, call: PullAcksCall) -> list[str]:
+        """The reply of this node."""
+        return await self._settle_here([ack.request for ack in call.acks], call.user)

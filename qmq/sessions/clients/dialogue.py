@@ -5,10 +5,11 @@ protocol. For each read it cuts complete frames (`receive`), then decides them a
 It sets `encoder` of the session, which writes what the node sends.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from qmq.errors import Refused
+from qmq.mesh.peers.calls import NO_CALLS, CallTable
 
 
 class ClientDialogue:
@@ -60,10 +61,6 @@ class ClientDialogue:
         """Everything that the client sent is delivered, too: its place is free. Drops what refers to the session."""
 
 
-Answer = Callable[[bytes], Awaitable[bytes]]
-"""The response to the body of a peer's request. Raises Refused."""
-
-
 class ClientProtocol(NamedTuple):
     """A protocol on one node (`dialogue.protocol` in its room): what its listeners and its peers need of it."""
 
@@ -75,7 +72,7 @@ class ClientProtocol(NamedTuple):
     """What a connection is sent that is not accepted."""
     shared: Any = None
     """What its connections share on this node."""
-    answers: Mapping[str, Answer] = {}
-    """Kind of a request between nodes → its response."""
+    calls: CallTable = NO_CALLS
+    """What peers ask of it."""
     served: Callable[[], None] = lambda: None
     """Called when its first listener opens."""

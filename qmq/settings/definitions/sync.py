@@ -15,23 +15,22 @@ Before a node confirms a change that would change nothing, it asks all members w
 (`knows_latest`): what is the same here may be old.
 """
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
 
+import msgspec
 import trio
+from msgspec import Meta, Struct
 
-from qmq.definitions.definition import Definition, Key
+from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import is_covered
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
-from qmq.errors import Refused
-from qmq.mesh.peers.kinds import RequestKind
-from qmq.mesh.peers.peer_json import decode_json
+from qmq.mesh.peers.calls import Count, PeerCall, Text
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Vector, covers, merge, parse_origin
-from qmq.replication.protocol.frames import PeerRequest
 from qmq.settings.definitions.live import LiveDefinitions
 from qmq.storage.disk.sqlite import vector_to_json
 from qmq.storage.format.definition_record import definition_of, version_fields, version_of
@@ -51,9 +50,6 @@ KEYS_MAX: Final = 1000
 PAGE_BYTES: Final = 200_000
 """About how many bytes of definitions one answer has."""
 
-LATER: Final = "later"
-"""In an answer: whether the peer has a later version of what it was asked about."""
-
 BEHIND: Final = "definitions-behind"
 """Code of the condition."""
 BEHIND_TEXT: Final = "no majority has answered since the start: definitions may be older than those of the mesh"
@@ -62,8 +58,69 @@ LATE_TEXT: Final = "records of {} are late, and it does not answer: definitions 
 log = logging.getLogger("qmq.definitions")
 
 
+class DefinitionPage(NamedTuple):
+    """A page of the definitions of a node."""
+
+    changes: list[Definition] = []
+    following: tuple[str, str] | None = None
+    """After which key the next page begins."""
+    is_same: bool = False
+    """The node has the definitions that the one that asks had at the request."""
+    stable: Vector = {}
+    later: bool | None = None
+    """Whether it has later versions of some. An older node says nothing of it, and sends a page."""
+
+
+class _WirePage(Struct, frozen=True):
+    rows: list[tuple[Any, Any, Any, Any, Any]]
+    next: tuple[Text, Text] | None
+    is_same: bool
+    stable: dict[str, Count]
+
+
+class _WireLater(Struct, frozen=True):
+    later: bool
+
+
+class DefinitionsCall(PeerCall[DefinitionPage], frozen=True, omit_defaults=True):
+    """The definitions of a node behind the key `after`; with `versions`, `[kind, name, version]`, whether it has later
+    ones of these. `digest`: of the definitions of the node that asks, in hexadecimal.
+    """
+
+    kind: ClassVar = "definitions"
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,16}\Z")]
+    after: tuple[Text, Text]
+    versions: Annotated[list[tuple[Text, Text, Any]], Meta(max_length=KEYS_MAX)] = []
+
+    def __post_init__(self) -> None:
+        self.known()
+
+    def known(self) -> dict[Key, Version | None]:
+        return {Key(kind, name): version_of(row) for kind, name, row in self.versions}
+
+    def check(self, reply: DefinitionPage) -> None:
+        if reply.following is not None and reply.following <= self.after:
+            raise ValueError("the next key is not behind the last one")
+
+    @classmethod
+    def encode_reply(cls, reply: DefinitionPage) -> bytes:
+        if reply.later is not None:
+            return msgspec.json.encode(_WireLater(reply.later))
+        rows = [_row(one) for one in reply.changes]
+        return msgspec.json.encode(_WirePage(rows, reply.following, reply.is_same, vector_to_json(reply.stable)))
+
+    @classmethod
+    def decode_reply(cls, data: bytes) -> DefinitionPage:
+        if b'"rows"' not in data:
+            return DefinitionPage(later=msgspec.json.decode(data, type=_WireLater).later)
+        page = msgspec.json.decode(data, type=_WirePage)
+        stable = {parse_origin(origin): last for origin, last in page.stable.items()}
+        return DefinitionPage([definition_of(*row) for row in page.rows], page.next, page.is_same, stable)
+
+
 class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
     definitions: LiveDefinitions
+    peer_rpc: PeerRpc
 
     @property
     def is_catching_up(self) -> bool: ...
@@ -116,17 +173,17 @@ class DefinitionSync:
         context = self._context
         table = context.definitions.table
         found = [(key, table.by_key.get(key)) for key in sorted(keys)]
-        versions = [[*key, None if known is None else version_fields(known.version)] for key, known in found]
-        body = json.dumps({"digest": f"{table.digest:016x}", "after": ["", ""], "versions": versions}).encode()
+        versions = [(*key, None if known is None else version_fields(known.version)) for key, known in found]
         current: set[str] = set()
 
         async def ask(peer: str) -> None:
-            answer = None
+            reply = None
             if len(versions) <= KEYS_MAX:
-                answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
-                if answer is None:
+                call = DefinitionsCall(f"{table.digest:016x}", ("", ""), versions)
+                reply = await context.peer_rpc.ask_one(peer, call)
+                if reply is None:
                     return
-            if answer is None or not _has_none_later(answer):
+            if reply is None or reply.later is not False:
                 deleted = await self._pull(peer)
                 if deleted is None or any(one.key in keys for one in deleted):
                     return
@@ -208,19 +265,14 @@ class DefinitionSync:
         """
         context = self._context
         live = context.definitions
-        after: list[str] | None = ["", ""]
-        pages: list[_Levelling] = []
+        after: tuple[str, str] | None = ("", "")
+        pages: list[DefinitionPage] = []
         while after is not None:
-            body = json.dumps({"digest": f"{live.table.digest:016x}", "after": after}).encode()
-            answer = await context.ask_one(peer, PeerRequest(RequestKind.DEFINITIONS, body))
-            if answer is None:
+            page = await context.peer_rpc.ask_one(peer, DefinitionsCall(f"{live.table.digest:016x}", after))
+            if page is None:
                 return None
-            try:
-                pages.append(_page_of(answer, after))
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                log.warning("! %s: invalid response about definitions: %s", peer, error)
-                return None
-            after = pages[-1].following
+            pages.append(page)
+            after = page.following
         changes = [one for page in pages for one in page.changes]
         # That of the first page: what it covers is on a page, or the peer has forgotten it.
         stable = pages[0].stable
@@ -247,68 +299,29 @@ class DefinitionSync:
 
     # The side that answers
 
-    async def answer(self, request: bytes) -> bytes:
-        """The next page of the definitions of this node, or whether it has later versions of some.
-
-        Raises Refused for an invalid request.
-        """
+    async def answer(self, call: DefinitionsCall) -> DefinitionPage:
+        """The next page of the definitions of this node, or whether it has later versions of some."""
         live = self._context.definitions
         table = live.table
         while not live.is_durable:
             await self._context.flushed()
-        try:
-            asked = decode_json(request)
-            after = Key(*map(str, asked["after"]))
-            is_same = int(asked["digest"], 16) == table.digest
-            versions = {Key(str(kind), str(name)): version_of(row) for kind, name, row in asked.get("versions", ())}
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise Refused("bad-definitions", f"not a request for definitions: {error}") from error
-        if versions:
-            is_later = any(table.has_later(key, known) for key, known in versions.items())
-            return json.dumps({LATER: is_later and not is_same}).encode()
-        rows: list[Any] = []
+        is_same = int(call.digest, 16) == table.digest
+        if call.versions:
+            is_later = any(table.has_later(key, known) for key, known in call.known().items())
+            return DefinitionPage(later=is_later and not is_same)
+        changes: list[Definition] = []
         size = 0
         following: Key | None = None
         if not is_same:
-            for key in sorted(key for key in table.by_key if key > after):
-                row = _row(table.by_key[key])
-                rows.append(row)
-                size += len(key.kind) + len(key.name) + len(row[2] or "") + 100
+            for key in sorted(key for key in table.by_key if key > call.after):
+                change = table.by_key[key]
+                changes.append(change)
+                size += len(key.kind) + len(key.name) + len(change.text or "") + 100
                 if size > PAGE_BYTES:
                     following = key
                     break
-        stable = vector_to_json(table.stable)
-        return json.dumps({"rows": rows, "next": following, "is_same": is_same, "stable": stable}).encode()
+        return DefinitionPage(changes, following, is_same, table.stable)
 
 
-def _row(one: Definition) -> list[Any]:
-    return [one.key.kind, one.key.name, one.text, version_fields(one.version), version_fields(one.replaced)]
-
-
-def _has_none_later(answer: bytes) -> bool:
-    """Whether a peer says so. An older node says nothing of it."""
-    try:
-        return decode_json(answer)[LATER] is False
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return False
-
-
-class _Levelling(NamedTuple):
-    changes: list[Definition]
-    following: list[str] | None
-    """After which key the next page begins."""
-    is_same: bool
-    """The peer has the definitions that this node had at the request."""
-    stable: Vector
-
-
-def _page_of(answer: bytes, after: list[str]) -> _Levelling:
-    """Raises ValueError, TypeError or KeyError."""
-    page = decode_json(answer)
-    following = page["next"]
-    if following is not None and not (isinstance(following, list) and [type(one) for one in following] == [str, str]):
-        raise ValueError("the next key is no pair of texts")
-    if following is not None and following <= after:
-        raise ValueError("the next key is not behind the last one")
-    stable = {parse_origin(origin): int(last) for origin, last in page["stable"].items()}
-    return _Levelling([definition_of(*row) for row in page["rows"]], following, bool(page["is_same"]), stable)
+def _row(one: Definition) -> tuple[Any, Any, Any, Any, Any]:
+    return one.key.kind, one.key.name, one.text, version_fields(one.version), version_fields(one.replaced)

@@ -25,7 +25,7 @@ from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.headers import is_said
-from qmq.mesh.peers.peer_json import Facts
+from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, json_object
 from qmq.model.routing_names import PREFIX, is_reserved
 from qmq.settings.definitions.declared_queues import DeclaredQueues

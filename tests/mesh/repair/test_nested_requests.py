@@ -7,9 +7,10 @@ import msgpack
 import pytest
 from trio.testing import MockClock
 
-from qmq.engine.runtime.contexts import MeshPeers
 from qmq.errors import CorruptLog, Refused
-from qmq.mesh.repair.requests import ask_subscriptions
+from qmq.mesh.peers.calls import PeerCall
+from qmq.mesh.peers.rpc import PeerRpc, read_reply
+from qmq.mesh.repair.requests import DurablesCall
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.storage.catalog.incarnations import unpack_seals
 from qmq.storage.format.delete_record import unpack_delete
@@ -24,19 +25,20 @@ NESTED = b"\x91" * DEPTH + b"\xc0"
 
 
 class Peer:
-    """A peer that gives one response to everything."""
+    """A node whose peer gives one response to everything."""
 
     def __init__(self, response: bytes) -> None:
+        self.peer_rpc = cast(PeerRpc, self)
         self._response = response
 
-    async def ask_one(self, peer: str, request: PeerRequest) -> bytes:
-        return self._response
+    async def ask_one(self, peer: str, call: PeerCall[Any]) -> Any:
+        return read_reply(peer, call, self._response)
 
 
 async def test_a_nested_response_about_durable_subscriptions_is_none(autojump_clock: MockClock) -> None:
     peer = Peer(b"\x91\x91\x92" + NESTED + msgpack.packb(b""))
 
-    assert await ask_subscriptions(cast(MeshPeers, peer), "b", None) is None
+    assert await peer.ask_one("b", DurablesCall(None)) is None
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ async def test_a_nested_repair_request_is_refused(autojump_clock: MockClock, req
     rig = Rig()
     async with rig.run():
         with pytest.raises(Refused):
-            await rig.alive.catch_up.answer(request_)
+            await rig.alive.peer_rpc._answer(PeerRequest("repair", request_))
 
 
 @pytest.mark.parametrize("name", [NESTED, b"\x91\xc0"], ids=["nested", "flat"])

@@ -1,12 +1,9 @@
 """Responses of peers to a node that repairs itself: what is malformed counts as no response."""
 
-from typing import cast
-
 import msgpack
 import pytest
 from trio.testing import MockClock
 
-from qmq.engine.runtime.contexts import MeshPeers
 from qmq.mesh.repair.requests import ask_snapshot
 from qmq.model.dots import Origin
 from qmq.storage.format.missing_range import MissingRange
@@ -24,5 +21,5 @@ async def test_a_snapshot_with_an_invalid_record_is_no_response(
     right, response = [msgpack.packb((1, 0, 0, [msgpack.packb(record)], [])) for record in records]
     missing = MissingRange(Origin("b", 1), 0, 1)
 
-    assert await ask_snapshot(cast(MeshPeers, Peer(right)), "b", missing) is not None
-    assert await ask_snapshot(cast(MeshPeers, Peer(response)), "b", missing) is None
+    assert await ask_snapshot(Peer(right), "b", missing) is not None
+    assert await ask_snapshot(Peer(response), "b", missing) is None

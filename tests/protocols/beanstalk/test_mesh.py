@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.errors import Refused
-from qmq.replication.protocol.frames import PeerRequest
+from qmq.protocols.beanstalk.calls import BeanstalkCall, DeleteJob
 from tests.node.mesh_rig import isolate
 from tests.node.rig import send
 from tests.protocols.beanstalk.mesh import BeanstalkMesh
@@ -172,18 +172,18 @@ async def test_a_kick_that_is_sent_again_kicks_no_further_jobs(
         for _ in range(5):
             await in_state(there, state)
         client, node = await rig.client("b"), rig.nodes["b"]
-        ask_one = node.ask_one
+        ask_one = node.peer_rpc.ask_one
 
-        async def repeated(peer: str, request: PeerRequest) -> bytes | None:
+        async def repeated(peer: str, call: BeanstalkCall[Any]) -> Any:
             """A link ends behind the request, before its node has responded or with the response."""
             if is_at_once:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ask_one, peer, request)
-                    return await ask_one(peer, request)
-            await ask_one(peer, request)
-            return await ask_one(peer, request)
+                    nursery.start_soon(ask_one, peer, call)
+                    return await ask_one(peer, call)
+            await ask_one(peer, call)
+            return await ask_one(peer, call)
 
-        monkeypatch.setattr(node, "ask_one", repeated)
+        monkeypatch.setattr(node.peer_rpc, "ask_one", repeated)
 
         assert await client.ask("kick 2") == b"KICKED 2"
         assert (await there.facts("stats-tube default"))[f"current-jobs-{state}"] == "3"
@@ -195,13 +195,13 @@ async def test_a_kick_whose_response_is_lost_is_not_denied(
     async with BeanstalkMesh("a", "b").run() as rig:
         job = await in_state(await rig.client("a"), "buried")
         client, node = await rig.client("b"), rig.nodes["b"]
-        ask_one = node.ask_one
+        ask_one = node.peer_rpc.ask_one
 
-        async def lost(peer: str, request: PeerRequest) -> bytes | None:
-            await ask_one(peer, request)
+        async def lost(peer: str, call: BeanstalkCall[Any]) -> Any:
+            await ask_one(peer, call)
             return None
 
-        monkeypatch.setattr(node, "ask_one", lost)
+        monkeypatch.setattr(node.peer_rpc, "ask_one", lost)
 
         assert await client.ask("kick 1") == b"INTERNAL_ERROR"
         assert (await client.facts(f"stats-job {job}"))["state"] == "ready"
@@ -313,16 +313,16 @@ async def test_a_job_is_not_lost_when_the_response_of_its_node_is(
     async with BeanstalkMesh("a", "b").run() as rig:
         job = await in_state(await rig.client("a"), "buried")
         worker, node = await rig.client("b"), rig.nodes["b"]
-        ask_one = node.ask_one
+        ask_one = node.peer_rpc.ask_one
 
-        async def faulty(peer: str, request: PeerRequest) -> bytes | None:
+        async def faulty(peer: str, call: BeanstalkCall[Any]) -> Any:
             """A link ends behind the request to delete the job: with its response, or so that it is sent again."""
-            response = await ask_one(peer, request)
-            if b'"delete"' not in request.body:
+            response = await ask_one(peer, call)
+            if not isinstance(call, DeleteJob):
                 return response
-            return None if fault == "lost" else await ask_one(peer, request)
+            return None if fault == "lost" else await ask_one(peer, call)
 
-        monkeypatch.setattr(node, "ask_one", faulty)
+        monkeypatch.setattr(node.peer_rpc, "ask_one", faulty)
 
         assert await worker.ask(f"reserve-job {job}") == b"RESERVED %d 3\njob" % job
 
@@ -337,19 +337,19 @@ async def test_a_job_that_is_deleted_while_it_is_reserved_by_its_id_does_not_com
     async with BeanstalkMesh("a", "b").run() as rig:
         client, worker, node = await rig.client("a"), await rig.client("b"), rig.nodes["b"]
         job = await client.put(delay=1000, ttr=1)
-        ask_one = node.ask_one
+        ask_one = node.peer_rpc.ask_one
 
-        async def deleted_meanwhile(peer: str, request: PeerRequest) -> bytes | None:
+        async def deleted_meanwhile(peer: str, call: BeanstalkCall[Any]) -> Any:
             """The reservation may end before the node of the job responds."""
-            if b'"delete"' in request.body:
+            if isinstance(call, DeleteJob):
                 assert await client.ask(f"delete {job}") == b"DELETED"
                 if fault == "evicted":
                     next(iter(node.sessions.values())).evict(Refused("memory-exceeded", "too much"))
                 elif fault == "late":
                     await trio.sleep(2)
-            return await ask_one(peer, request)
+            return await ask_one(peer, call)
 
-        monkeypatch.setattr(node, "ask_one", deleted_meanwhile)
+        monkeypatch.setattr(node.peer_rpc, "ask_one", deleted_meanwhile)
         await worker.send(f"reserve-job {job}")
 
         assert await (worker.until_closed() if fault == "evicted" else worker.reply()) != b"RESERVED %d 3\njob" % job
@@ -364,14 +364,14 @@ async def test_a_deletion_whose_response_is_lost_is_not_denied(
     async with BeanstalkMesh("a", "b").run() as rig:
         job = await in_state(await rig.client("a"), "ready")
         client, node = await rig.client("b"), rig.nodes["b"]
-        ask_one = node.ask_one
+        ask_one = node.peer_rpc.ask_one
 
-        async def faulty(peer: str, request: PeerRequest) -> bytes | None:
-            response = await ask_one(peer, request)
-            return None if fault == "lost" else response and await ask_one(peer, request)
+        async def faulty(peer: str, call: BeanstalkCall[Any]) -> Any:
+            response = await ask_one(peer, call)
+            return None if fault == "lost" else response and await ask_one(peer, call)
 
         found = await client.facts(f"stats-job {job}")
-        monkeypatch.setattr(node, "ask_one", faulty)
+        monkeypatch.setattr(node.peer_rpc, "ask_one", faulty)
 
         assert found["state"] == "ready"
         assert await client.ask(f"delete {job}") == expected

@@ -11,8 +11,10 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import DefinitionTable, Obsolete
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Origin
 from qmq.node.node import Node
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.settings.definitions.live import QUORUM_SECONDS, SPREAD_SECONDS
 from qmq.settings.definitions.sync import DefinitionSync
 from qmq.storage.format.definition_record import pack_definition
@@ -309,17 +311,19 @@ async def test_a_snapshot_of_the_range_has_the_definitions(
 async def test_an_invalid_response_of_a_peer_is_logged_and_changes_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: bytes
 ) -> None:
-    async def invalid(sync: DefinitionSync, request: bytes) -> bytes:
-        return answer
+    answer_of = PeerRpc._answer
 
-    monkeypatch.setattr(DefinitionSync, "answer", invalid)
+    async def invalid(rpc: PeerRpc, request: PeerRequest) -> bytes:
+        return answer if request.kind == "definitions" else await answer_of(rpc, request)
+
+    monkeypatch.setattr(PeerRpc, "_answer", invalid)
     async with MeshRig("a", "b").run() as mesh:
         await mesh.until_linked()
         await put(mesh, "a", delivery_limit=7)
 
         await eventually(lambda: limit_of(mesh.nodes["b"]) == 7)
 
-        assert "invalid response about definitions" in caplog.text
+        assert "invalid reply to a request of the kind definitions" in caplog.text
 
 
 async def never(sync: DefinitionSync, peer: str) -> bool:

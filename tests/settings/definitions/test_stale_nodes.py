@@ -9,8 +9,10 @@ import trio
 from trio.testing import MockClock
 
 from qmq.definitions.definition import Definition, Key
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import covers
 from qmq.node.node import Node
+from qmq.replication.protocol.frames import PeerRequest
 from qmq.settings.definitions.sync import BEHIND, LEVEL_SECONDS, DefinitionSync
 from tests.admin.test_connections import ask
 from tests.node.mesh_rig import MeshRig, host_of, isolate, rejoin
@@ -161,11 +163,16 @@ async def test_a_change_that_only_a_linked_peer_knows_of_is_asked_for_before_the
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [b'{"rows":[],"next":null,"is_same":true,"stable":{}}', b'{"later":null}', b'{"later":0}', b"[]", b"", b"x"],
+    ("answer", "is_known"),
+    [
+        (b'{"rows":[],"next":null,"is_same":true,"stable":{}}', True),
+        (b'{"later":true}', True),
+        # Not valid, so it is none.
+        *[(answer, False) for answer in (b'{"later":null}', b'{"later":0}', b"[]", b"", b"x")],
+    ],
 )
 async def test_an_answer_that_does_not_say_that_nothing_is_later_is_followed_by_a_request_for_all(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: bytes
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: bytes, is_known: bool
 ) -> None:
     """Such as that of an older node, which gives a page."""
     asked: list[str] = []
@@ -175,10 +182,10 @@ async def test_an_answer_that_does_not_say_that_nothing_is_later_is_followed_by_
         asked.append(peer)
         return await pull(sync, peer)
 
-    async def old(sync: DefinitionSync, request: bytes) -> bytes:
-        return answer if b'"versions"' in request else await answer_of(sync, request)
+    async def old(rpc: PeerRpc, request: PeerRequest) -> bytes:
+        return answer if b'"versions"' in request.body else await answer_of(rpc, request)
 
-    answer_of = DefinitionSync.answer
+    answer_of = PeerRpc._answer
     async with MeshRig("a", "b", "c").run() as mesh:
         await mesh.nodes["a"].definitions.change({Key("queue", Q): {}})
         await until_alike(mesh)
@@ -186,10 +193,10 @@ async def test_an_answer_that_does_not_say_that_nothing_is_later_is_followed_by_
         assert await mesh.nodes["c"].definition_sync.knows_latest([Key("queue", Q)])
         assert asked == []
 
-        monkeypatch.setattr(DefinitionSync, "answer", old)
-        assert await mesh.nodes["c"].definition_sync.knows_latest([Key("queue", Q)])
+        monkeypatch.setattr(PeerRpc, "_answer", old)
+        assert await mesh.nodes["c"].definition_sync.knows_latest([Key("queue", Q)]) is is_known
 
-        assert sorted(asked) == ["a", "b"]
+        assert sorted(asked) == (["a", "b"] if is_known else [])
 
 
 async def test_a_node_that_is_behind_and_gets_no_definitions_has_a_condition(

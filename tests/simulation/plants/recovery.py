@@ -3,16 +3,13 @@
 from collections.abc import Collection, Iterator
 from unittest.mock import patch
 
-import msgpack
-
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.paging.pager import Pager
 from qmq.mesh.repair.catch_up import CatchUp
 from qmq.mesh.repair.quarantine_restore import QuarantineRestore
-from qmq.mesh.repair.requests import RepairResponder
+from qmq.mesh.repair.requests import RepairResponder, SettledReply
 from qmq.model.dots import Dot, Origin
 from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.values import pack_dot_groups
 from qmq.storage.checkpoints.compaction import Compaction
 from qmq.storage.format.failure_records import pack_attempts
 from qmq.storage.format.segment import BatchSpan, scan
@@ -90,8 +87,8 @@ def stale_rows_delivered() -> Iterator[None]:
 def settles_lost_with_their_segment() -> Iterator[None]:
     """A node forgets that a message is settled when its journal has dropped the settle."""
 
-    async def answer_settled(responder: RepairResponder, dots: list[Dot]) -> bytes:
-        return msgpack.packb([pack_dot_groups([]), pack_attempts([])])  # type: ignore[no-any-return]
+    async def answer_settled(responder: RepairResponder, dots: list[Dot]) -> SettledReply:
+        return SettledReply([], pack_attempts([]))
 
     with patch.object(RepairResponder, "_answer_settled", answer_settled):
         yield
