@@ -11,6 +11,7 @@ import pytest
 from qmq.cli import COMMANDS, main
 from qmq.cli.lazy import LazyGroup
 from qmq.config import LimitSettings, MeshSettings, StorageSettings
+from qmq.verbs.table import VERBS
 
 ROOT = Path(__file__).parents[1]
 CLI_PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
@@ -35,9 +36,11 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
 
 
 EVERY_COMMAND = dict(commands(main, "qmq"))
+PLAIN = {f"qmq {verb.command}" for verb in VERBS.values() if verb.command}
+"""Commands that show the facts of a verb; docs/administration.md has its row."""
 
 
-@pytest.mark.parametrize("name", EVERY_COMMAND)
+@pytest.mark.parametrize("name", sorted(EVERY_COMMAND.keys() - PLAIN))
 def test_every_command_is_documented(name: str) -> None:
     assert re.search(rf"^##+ {name}$", CLI_PAGE, re.MULTILINE), f"docs/cli.md has no heading for `{name}`"
 
@@ -55,7 +58,7 @@ def test_every_command_and_every_option_has_help(name: str) -> None:
 def test_every_command_of_the_page_exists() -> None:
     headings = re.findall(r"^##+ (qmq .*)$", CLI_PAGE, re.MULTILINE)
 
-    assert set(headings) == set(EVERY_COMMAND)
+    assert set(headings) == EVERY_COMMAND.keys() - PLAIN
 
 
 def test_every_option_of_the_page_exists() -> None:
