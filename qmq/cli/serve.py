@@ -114,6 +114,11 @@ def log_as_json(node: str, handler: logging.Handler) -> Callable[[str], None]:
     is_flag=True,
     help="Trust the clock of this machine, even if its disk and peers disagree.",
 )
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Apply all entries of [definitions], also those that operators have changed or deleted since.",
+)
 def serve(
     config_file: Path | None,
     peers_file: Path | None,
@@ -124,6 +129,7 @@ def serve(
     log_format: str,
     until_eof: bool,
     trust_clock: bool,
+    force: bool,
 ) -> None:
     """Run one node until it is stopped.
 
@@ -156,4 +162,14 @@ def serve(
     report = log_as_json(settings.name, handler) if log_format == "json" else print_error
     has_files = config_file is not None or peers_file is not None
     read_again = read if has_files else None
-    sys.exit(run(settings, peers, read_again, report=report, until_eof=until_eof, trusts_clock=trust_clock))
+    sys.exit(
+        run(
+            settings,
+            peers,
+            read_again,
+            report=report,
+            until_eof=until_eof,
+            trusts_clock=trust_clock,
+            forces_definitions=force,
+        )
+    )

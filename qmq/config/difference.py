@@ -7,6 +7,7 @@ Surprising: a key that is not in CHANGES_LIVE needs a restart. Add a setting the
 forgotten key costs a restart; the opposite error would be a setting that silently has no effect.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qmq.section import SECRET_KEYS, Section
@@ -17,8 +18,12 @@ from .show import text_of
 
 ABSENT = "(absent)"
 
+Entries = Mapping[str, Mapping[str, object]]
+"""Kind → name → value."""
+
 CHANGES_LIVE = (
     "destinations.",
+    "definitions",
     "users",
     "permissions",
     "user_limits",
@@ -114,8 +119,21 @@ def _compare(old: Section, new: Section, path: str, changes: list[Change]) -> No
             _compare(before, after, name, changes)
         elif _is_list(before) or _is_list(after):
             _compare_lists(_by_name(before), _by_name(after), name, changes)
+        elif key == "definitions":
+            _compare_definitions(before, after, changes)
         elif before != after or old.is_explicit(key) != new.is_explicit(key):
             _note(name, _text(old, key), _text(new, key), changes)
+
+
+def _compare_definitions(old: Entries, new: Entries, changes: list[Change]) -> None:
+    before, after = (
+        {f"definitions[{kind} {name}]": one for kind, of_kind in kinds.items() for name, one in of_kind.items()}
+        for kinds in (old, new)
+    )
+    for place in dict.fromkeys((*before, *after)):
+        if before.get(place) != after.get(place):
+            old_text, new_text = (text_of(place, one[place]) if place in one else ABSENT for one in (before, after))
+            _note(place, old_text, new_text, changes)
 
 
 def _compare_lists(old: dict[str, Section], new: dict[str, Section], path: str, changes: list[Change]) -> None:

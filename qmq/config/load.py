@@ -5,6 +5,7 @@ and are checked in the same way. Relative paths in a file start at the directory
 everywhere. Those of overrides and defaults start at the current directory.
 """
 
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -128,7 +129,7 @@ def _check_acting_users(settings: NodeSettings, peers: PeersFile | None, source:
 
     One that only the peers file has is no error: it serves no client while the node has users.
     """
-    names = [user.name for user in settings.users]
+    names = [*(user.name for user in settings.users), *settings.definitions.get("user", ())]
     has_logins = bool(names) or asks_others(settings.authentication)
     peer = peers.peer(settings.name) if peers is not None else None
     found = []
@@ -182,6 +183,8 @@ def _load_node(
     values, lines = read
     if path is not None:
         _anchor_paths(values, path.parent)
+        if not _take_definitions(values, path, diagnostics):
+            return None
     if peers is not None and "stomp" not in values and "stomp" not in overrides:
         default = NodeSettings.keys()["name"].default
         peer = peers.peer(str(overrides.get("name", values.get("name", default))))
@@ -244,6 +247,29 @@ def _take_secret(values: dict[str, Any], peers: Path, diagnostics: list[str]) ->
         diagnostics.append(f"{peers}: secret_file: {path}: cannot be read: {error}")
         return False
     return True
+
+
+def _take_definitions(values: dict[str, Any], path: Path, diagnostics: list[str]) -> bool:
+    """Put what is in `file` of `[definitions]` into the table. False with an error in `diagnostics`."""
+    table = values.get("definitions")
+    if not isinstance(table, dict) or not isinstance(table.get("file"), str):
+        return True
+    if len(table) > 1:
+        diagnostics.append(f"{path}: definitions: file: must be alone: the definitions are in the table or in a file")
+        return False
+    source = path.parent / table["file"]
+    if source.suffix == ".toml":
+        read = _read(source, diagnostics)
+        values["definitions"] = None if read is None else read[0]
+        return read is not None
+    try:
+        found = json.loads(source.read_bytes())
+        values["definitions"] = found["definitions"]
+    except OSError as error:
+        diagnostics.append(f"{source}: cannot be read: {error.strerror}")
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        diagnostics.append(f"{source}: must be TOML, or JSON that `qmq definitions export` prints: {error!r}")
+    return values["definitions"] is not table
 
 
 def _read(path: Path | None, diagnostics: list[str]) -> tuple[dict[str, Any], LineIndex | None] | None:

@@ -73,6 +73,22 @@ def _read_queue_store(value: object) -> object:
     return value
 
 
+def read_definitions(value: object) -> object:
+    """Kind → name → value. What a kind allows is checked when the entries are applied."""
+    if not isinstance(value, dict):
+        raise ValueError("must be a section of kinds of definitions")
+    found = []
+    for kind, of_kind in value.items():
+        if not isinstance(of_kind, dict):
+            found.append(WrongValue((kind,), of_kind, "must be a section of names"))
+            continue
+        for name, one in of_kind.items():
+            if not isinstance(one, dict):
+                found.append(WrongValue((kind, name), one, "must be a section of keys"))
+    refuse(found)
+    return value
+
+
 class StorageSettings(Section):
     """`[storage]`: when the journal is durable, and how much of it is kept."""
 
@@ -179,6 +195,8 @@ class NodeSettings(ServingSettings):
     limits: LimitSettings = LimitSettings()
     authentication: tuple[AuthenticationSettings, ...] = ()
     """In this order. Empty: the users alone."""
+    definitions: Annotated[Mapping[str, Any], read_definitions] = {}
+    """What the mesh shares, applied like an import of an operator (`qmq.settings.definitions.file_entries`)."""
     users: tuple[User, ...] = ()
     permissions: tuple[PermissionSettings, ...] = ()
     user_limits: tuple[UserLimitSettings, ...] = ()
@@ -253,7 +271,7 @@ def _check_users(users: tuple[User, ...], seen: Mapping[str, Any]) -> None:
     authentication = seen.get("authentication", ())
     if users and not asks_users(authentication):
         raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
-    if users or asks_others(authentication):
+    if users or asks_others(authentication) or "user" in seen.get("definitions", {}):
         return
     with_login = [one for one in listeners if not isinstance(one, LoginlessListenerSettings)]
     closed = [one.address for one in with_login if not one.serves_anonymous(has_users=False)]

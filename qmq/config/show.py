@@ -48,7 +48,7 @@ def text_of(key: str, value: object) -> str:
     """One value as TOML; the value of a secret key is hidden."""
     if key in SECRET_KEYS:
         return _text(HIDDEN)
-    if isinstance(value, tuple) and not isinstance(value, Address):
+    if isinstance(value, tuple | list) and not isinstance(value, Address):
         return f"[{', '.join(text_of(key, element) for element in value)}]"
     if isinstance(value, dict):
         inner = [f"{_text(name)} = {text_of(name, value[name])}" for name in value]
@@ -57,6 +57,8 @@ def text_of(key: str, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if value is None:
+        return '""'  # In a definition from JSON; TOML has no such value.
     assert isinstance(value, str | Path | Address), f"no TOML for {type(value).__name__}"
     return _text(str(value))
 

@@ -111,12 +111,13 @@ def serve(
     report: Callable[[str], None] = print_error,
     until_eof: bool = False,
     trusts_clock: bool = False,
+    forces_definitions: bool = False,
 ) -> int:
     """Run a node until SIGTERM or SIGINT. Returns the exit code; calls `report` for each error.
 
     At SIGHUP the configuration is taken from `read` again; without it the signal ends the node as SIGTERM does. With
     `until_eof` the end of standard input does so, too. `trusts_clock`: the operator confirms that the wall clock is
-    right.
+    right. `forces_definitions`: all entries of `[definitions]` are applied, also those that operators have changed.
     """
     gc.set_threshold(*GC_THRESHOLDS)  # First: a start makes many objects, and keeps them.
     early = EarlyHangUp() if read is not None else None
@@ -135,7 +136,11 @@ def serve(
     try:
         with Worker("qmq-commits") as commits:
             environment = real_environment(commits)
-            trio.run(partial(_run, settings, peers, store, environment, read, early, until_eof, trusts_clock))
+            trio.run(
+                partial(
+                    _run, settings, peers, store, environment, read, early, until_eof, trusts_clock, forces_definitions
+                )
+            )
     except BaseExceptionGroup as group:
         expected, unexpected = group.split((QmqError, OSError))
         if unexpected is not None:
@@ -189,6 +194,7 @@ async def _run(
     early: EarlyHangUp | None,
     until_eof: bool,
     trusts_clock: bool,
+    forces_definitions: bool,
 ) -> None:
     local_socket = settings.data / SOCKET_NAME
     try:
@@ -198,6 +204,7 @@ async def _run(
             store,
             environment,
             trusts_clock=trusts_clock,
+            forces_definitions=forces_definitions,
             local_socket=local_socket,
         )
     except BaseException:

@@ -17,7 +17,7 @@ import trio
 from qmq.config import NodeSettings, PeersFile
 from qmq.engine.runtime.local_socket import LocalListener
 from qmq.environment import Environment
-from qmq.errors import DiskFull
+from qmq.errors import ConfigError, DiskFull, Refused
 from qmq.node.parts import NodeParts
 from qmq.node.restore import restore
 from qmq.protocols import PROTOCOLS
@@ -25,6 +25,7 @@ from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.access import note_openness
 from qmq.sessions.clients.draining import drain_clients, hand_over
 from qmq.sessions.clients.listeners import serve_clients, serve_listener
+from qmq.settings.definitions.file_entries import FileDefinitions
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
@@ -44,9 +45,12 @@ class Node(NodeParts):
         environment: Environment,
         *,
         trusts_clock: bool = False,
+        forces_definitions: bool = False,
         local_socket: Path | None = None,
     ) -> None:
         super().__init__(settings, peers, store, environment, trusts_clock=trusts_clock)
+        self.file_definitions = FileDefinitions(self.definitions, settings.name)
+        self._forces_definitions = forces_definitions
         self._local_socket = local_socket
         self._restore()
 
@@ -103,6 +107,7 @@ class Node(NodeParts):
                     self.has_asked_peers = True
                     listeners: list[Callable[[], None]] = []
                     if not self.is_stopping:
+                        await self._apply_file()
                         self.deleted_queues.begin()
                         self.declarations_changed(list(self.declared_queues.texts))
                         listeners += await self._listen_locally(serving)
@@ -147,6 +152,14 @@ class Node(NodeParts):
                 learning.start_soon(self.host.learn_interest, mesh, self.settings.mesh.interest_confirm_seconds)
                 learning.start_soon(self.definition_sync.before_clients)
             until_stop.cancel_scope.cancel()
+
+    async def _apply_file(self) -> None:
+        """Apply `[definitions]` of the node file. Raises ConfigError."""
+        settings = self.settings
+        try:
+            await self.file_definitions.apply(settings.definitions, is_forced=self._forces_definitions)
+        except Refused as error:
+            raise ConfigError([f"{settings.source}: definitions: {error.message}"]) from error
 
     async def _cancel_at_stop(self, scope: trio.CancelScope) -> None:
         await self._stop.wait()

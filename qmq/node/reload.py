@@ -29,7 +29,7 @@ from qmq.config.authentication import asks_others
 from qmq.config.difference import difference, peers_difference
 from qmq.config.peers import check_change
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.errors import ConfigError
+from qmq.errors import ConfigError, Refused
 from qmq.sessions.clients.access import permissions_of
 from qmq.settings.definitions.declared_queues import KIND as QUEUE
 from qmq.settings.definitions.users import USER
@@ -92,8 +92,13 @@ class Reloader:
         if self._would_open(settings):
             return self._refuse([WOULD_OPEN])
         fitting = self._fit(settings)
+        try:
+            node.file_definitions.check(settings.definitions)
+        except Refused as error:
+            return self._refuse([f"{settings.source}: definitions: {error.message}"])
         await node.logins.refresh()
         take_up(node, fitting)
+        await node.file_definitions.apply(settings.definitions)
         node.policy_kind.log_without_effect([change.key for change in changes])
         node.user_definitions.log_without_effect([change.key for change in changes])
         node.limit_definitions.log_without_effect([change.key for change in changes])

@@ -192,7 +192,7 @@ class MeshRig:
         )
         if file is None:
             return settings
-        sections = ("queues", "exchanges", "bindings", "users", "permissions")
+        sections = ("queues", "exchanges", "bindings", "users", "permissions", "definitions")
         settings.read_from(Path(file.source))
         return settings.replace({section: getattr(file, section) for section in sections})
 

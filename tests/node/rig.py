@@ -42,6 +42,7 @@ class Rig:
         self.skew_us = 0
         """How wrong the wall clock is from the next life on."""
         self.trusts_clock = False
+        self.forces_definitions = False
         self.node: Node | None = None
 
     @property
@@ -59,7 +60,14 @@ class Rig:
             self.disk, node="a", settings=StoreSettings(segment_bytes_max=1 << 20, times_of=times_of)
         )
         async with trio.open_nursery() as nursery:
-            self.node = Node(self.settings, None, store, environment, trusts_clock=self.trusts_clock)
+            self.node = Node(
+                self.settings,
+                None,
+                store,
+                environment,
+                trusts_clock=self.trusts_clock,
+                forces_definitions=self.forces_definitions,
+            )
             await nursery.start(self.node.run)
             yield self
             self.node.stop()

@@ -4,8 +4,9 @@ A change is decided at once, on any node, and answered when it is durable here. 
 peers. With `quorum` the answer waits until a majority of the members has it durably. If that takes too long, the answer
 says so, and the change stands all the same.
 
-A `DefinitionKind` knows what the definitions of its kind mean. The first change of a kind also writes the **seeds** of
-that kind: the entries in the files of this node. From then on the definitions of the mesh count, and the files do not.
+A `DefinitionKind` (`kinds`) knows what the definitions of its kind mean. The first change of a kind also writes the
+**seeds** of that kind: the entries in the files of this node. From then on the definitions of the mesh count, and the
+files do not.
 
 Surprising: a seed has the time 0. So nodes that write seeds at the same time, each on its side of a network partition,
 never undo a change by an operator.
@@ -14,7 +15,7 @@ never undo a change by an operator.
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -26,6 +27,8 @@ from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.engine.runtime.log_events import about
 from qmq.errors import ConfigError, Refused
 from qmq.model.dots import Vector
+from qmq.settings.definitions.kinds import DefinitionKind
+from qmq.settings.definitions.kinds import Value as Value
 from qmq.storage.format.definition_record import pack_definition
 from qmq.storage.format.record import RecordKind
 
@@ -43,66 +46,12 @@ AUTHOR: Final = "author of "
 they are about, and no client changes them. A node of an older version keeps them and passes them on.
 """
 
-Value = Mapping[str, Any]
 Changes = Mapping[Key, Value | None]
 """What is to be defined; None: deleted."""
 
 S = TypeVar("S")
 
 log = logging.getLogger("qmq.definitions")
-
-
-class DefinitionKind(Protocol):
-    """What the definitions of one kind mean to this node. None of these waits."""
-
-    names_destinations: bool
-    """Whether names are destinations, which begin with a slash."""
-
-    def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
-        """The changes of one request, by name, in canonical form. Raises Refused; then nothing changes anywhere."""
-
-    def seeds(self) -> Mapping[str, Value]:
-        """What the files of this node say, for a mesh that has no definitions of this kind."""
-
-    def locked(self) -> Mapping[str, Value]:
-        """Those of the seeds that count on this node for ever, whatever the mesh defines."""
-
-    def changed(self, names: Collection[str]) -> None:
-        """These definitions have changed, here or on another node. The table has the present ones."""
-
-
-class SimpleKind:
-    """A kind whose definitions are independent. `check_one` raises Refused for a bad name or value."""
-
-    def __init__(
-        self,
-        check_one: Callable[[str, Value], Value],
-        changed: Callable[[Collection[str]], None],
-        *,
-        names_destinations: bool = False,
-        seeds: Callable[[], Mapping[str, Value]] = dict,
-        locked: Callable[[], Mapping[str, Value]] = dict,
-    ) -> None:
-        self.names_destinations = names_destinations
-        self._check_one = check_one
-        self.changed = changed
-        self.seeds = seeds
-        self.locked = locked
-
-    def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
-        return {name: None if value is None else self._check_one(name, value) for name, value in changes.items()}
-
-
-def checked_by(read: Callable[[str, Value], S], value_of: Callable[[S], Value]) -> Callable[[str, Value], Value]:
-    """A check for a `SimpleKind`: `read` raises ConfigError; `value_of` returns the canonical form."""
-
-    def check(name: str, value: Value) -> Value:
-        try:
-            return value_of(read(name, value))
-        except ConfigError as error:
-            raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
-
-    return check
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +115,14 @@ class LiveDefinitions:
         quorum: bool = False,
         guard: Callable[[], None] | None = None,
         deletes_unknown: bool = False,
+        notes: Changes | None = None,
     ) -> ChangeReport:
         """Make all of these changes, durably, or none. Raises Refused; then nothing has changed.
 
         `guard` is called when they are decided, and may raise Refused. What is so already is written with a later
         version, unless all members say that they know of none: a later one may be on its way, and this change is the
-        later one of the two. `deletes_unknown`: to delete what this node does not know is no error.
+        later one of the two. `deletes_unknown`: to delete what this node does not know is no error. `notes` are written
+        in the same batch, unchecked.
         """
         context = self._context
         try:
@@ -194,6 +145,8 @@ class LiveDefinitions:
                 self._write(key, None if value is None else text_of(key, value), out)
             if key.kind in self.authored and (value is None or key not in same):
                 self._note_author(key, None if value is None else user, out)
+        for key, value in (notes or {}).items():
+            self._write(key, None if value is None else text_of(key, value), out)
         changed = len(checked) - len(same)
         for key in list(checked)[:1]:
             more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""

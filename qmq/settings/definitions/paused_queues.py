@@ -12,7 +12,8 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.definitions.definition import Key
 from qmq.engine.runtime.contexts import Committing, Engine, Tasks
 from qmq.errors import Refused
-from qmq.settings.definitions.live import LiveDefinitions, SimpleKind, Value
+from qmq.settings.definitions.kinds import SimpleKind, Value
+from qmq.settings.definitions.live import LiveDefinitions
 
 KIND: Final = "pause"
 

@@ -22,7 +22,8 @@ from qmq.errors import Refused
 from qmq.gateways.rules import BodyCheck, Rules
 from qmq.settings.definitions.declared_queues import KIND as QUEUE
 from qmq.settings.definitions.declared_queues import DeclaredQueues
-from qmq.settings.definitions.live import LiveDefinitions, SimpleKind, Value
+from qmq.settings.definitions.kinds import SimpleKind, Value
+from qmq.settings.definitions.live import LiveDefinitions
 from qmq.settings.definitions.policies import KIND as POLICY
 from qmq.wire.avro import AvroSchema, read_schema
 

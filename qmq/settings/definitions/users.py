@@ -31,7 +31,8 @@ from qmq.config.definition_values import (
 )
 from qmq.engine.runtime.contexts import Engine
 from qmq.errors import ConfigError, Refused
-from qmq.settings.definitions.live import Changes, LiveDefinitions, SimpleKind, Value, checked_by
+from qmq.settings.definitions.kinds import SimpleKind, Value, checked_by
+from qmq.settings.definitions.live import Changes, LiveDefinitions
 from qmq.verbs.table import needs_of
 
 USER: Final = "user"

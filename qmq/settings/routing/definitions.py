@@ -20,7 +20,8 @@ from qmq.errors import Refused
 from qmq.gateways.rules import Rules
 from qmq.model.routing_names import PREFIX, RESERVED, VHOST_DEFAULT, is_reserved, is_vhost_name, vhost_prefix
 from qmq.settings.definitions.declared_queues import KIND as QUEUE
-from qmq.settings.definitions.live import LiveDefinitions, SimpleKind, Value
+from qmq.settings.definitions.kinds import SimpleKind, Value
+from qmq.settings.definitions.live import LiveDefinitions
 
 EXCHANGE: Final = "exchange"
 BINDING: Final = "binding"
