@@ -25,7 +25,7 @@ from qmq.admin.counts import (
     subscribers_of,
 )
 from qmq.admin.facts.queue_catalog import OLDEST_AGE
-from qmq.admin.facts.totals import SINCE, Row, facts_of_totals, rates_between
+from qmq.admin.facts.totals import SINCE, Row, rates_between
 from qmq.admin.fanout_lag import DURABLES, FanoutLagContext, durable_facts, subscribers_page
 from qmq.admin.status import STATUS_BYTES_MAX, StatusContext, public_answer, status_answer
 from qmq.broker.messages.destination import DestinationKind, kind_of
@@ -133,7 +133,7 @@ async def status(context: ControlContext, asked: VerbRequest[Status]) -> Control
     rights = context.rights_of(asked.principal)
     if rights.has_all(needs_of(STATUS)):
         await context.shown_destinations.refresh()
-        text = status_answer(context, await _node_rates(context, asked.options.rate_seconds))
+        text = await status_answer(context, await _node_rates(context, asked.options.rate_seconds))
     else:
         about = asked.options.about
         is_follower = about.startswith("/fanout/") and rights.allows(Action.SUBSCRIBE, about)
@@ -176,16 +176,12 @@ async def _node_rates(context: ControlContext, seconds: int) -> Facts:
     """The rates of all totals of this node over the next `seconds`, for the status; nothing for 0 seconds."""
     if not seconds:
         return {}
-    began, before = trio.current_time(), _rated(context)
+    began, before = trio.current_time(), await context.facts_reader.read()
     await trio.sleep(seconds)
-    took = trio.current_time() - began
-    return {"rates": rates_between(before, _rated(context), took)}
-
-
-def _rated(context: ControlContext) -> dict[str, int]:
-    """The numbers of this node that have rates."""
-    traffic = context.traffic.statistics(context.sessions.values())
-    return {**facts_of_totals(context.broker.totals.node()), **asdict(traffic)}
+    took, after = trio.current_time() - began, await context.facts_reader.read()
+    # The numbers of this node that have rates.
+    first, last = [{**one.totals, **asdict(one.traffic)} for one in (before, after)]
+    return {"rates": rates_between(first, last, took)}
 
 
 def _rates(

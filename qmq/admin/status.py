@@ -6,39 +6,30 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, Protocol
 
-import trio
+from msgspec import to_builtins
 
 from qmq.admin.conditions import Conditions
-from qmq.admin.counts import known_names
-from qmq.admin.facts.queue_catalog import KEPT_FROM_SECONDS, QueueCatalog
-from qmq.admin.facts.totals import facts_of_totals
+from qmq.admin.counts import CountsContext, known_names
+from qmq.admin.facts.node_facts import FactsReader
+from qmq.admin.facts.queue_catalog import KEPT_FROM_SECONDS
 from qmq.admin.node_status import (
-    DedupStatistics,
     DurableRow,
     FanoutRow,
-    JournalExtent,
     MembershipStatus,
-    NodeStatus,
     PeerRow,
     QueueSummary,
-    ReaderRow,
     RetiredNode,
-    TopicStatistics,
 )
 from qmq.broker.messages.destination import DestinationKind
-from qmq.build import BUILD
-from qmq.engine.commit.commits import Commits
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Tasks
+from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers
 from qmq.engine.runtime.recent import Recent
 from qmq.mesh.membership.takeover import Takeover
 from qmq.mesh.peers.dedup_query import DedupQuery
 from qmq.mesh.repair.incarnation_gc import IncarnationGc
 from qmq.mesh.repair.queue_store import QueueStoreRepair
 from qmq.replication.mesh import Mesh
-from qmq.sessions.clients.memory_budget import MemoryBudget
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.clients.subscriber_buffers import SlowSubscription, SubscriberBuffers
-from qmq.sessions.clients.traffic import Traffic
+from qmq.sessions.clients.subscriber_buffers import SlowSubscription
 from qmq.sessions.delivery.journal_reads import JournalReads
 
 PAST_SHOWN = 20
@@ -56,14 +47,10 @@ LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions
 """Lists that are cut when the status is too long."""
 
 
-class ShownContext(Engine, Tasks, Protocol):
-    queue_catalog: QueueCatalog
-
-
 class ShownDestinations:
     """The deepest queues of this node and the first of its fanouts, as of the last `refresh`."""
 
-    def __init__(self, context: ShownContext) -> None:
+    def __init__(self, context: CountsContext) -> None:
         self._context = context
         nothing: tuple[list[QueueSummary], list[FanoutRow]] = [], []
         self._found = Recent(context, self._find, nothing, short_seconds=KEPT_FROM_SECONDS)
@@ -102,12 +89,8 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
     """What a status shows: nearly every part of the node."""
 
     software: str
-    started_seconds: float
     sessions: dict[int, ClientSession]
-    buffers: SubscriberBuffers
-    traffic: Traffic
-    commits: Commits
-    memory_budget: MemoryBudget
+    facts_reader: FactsReader
     shown_destinations: ShownDestinations
     journal_reads: JournalReads
     takeover: Takeover
@@ -118,45 +101,41 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
     conditions: Conditions
 
 
-def status_of(context: StatusContext) -> NodeStatus:
-    journal = context.store.journal
+FACTS = (
+    *("node", "software", "build", "incarnation", "connections", "subscriptions", "delivered", "dropped", "totals"),
+    *("traffic", "commits", "fsync", "journal", "held", "disk_full", "memory"),
+)
+"""Of `NodeFacts`."""
+
+
+async def status_of(context: StatusContext) -> dict[str, Any]:
+    """The status, ready for JSON (docs/administration.md)."""
+    found = await context.facts_reader.read()
     broker = context.broker
-    totals = facts_of_totals(broker.totals.node())
-    return NodeStatus(
-        node=context.settings.name,
-        software=context.software,
-        build=BUILD,
-        incarnation=f"{context.origin.incarnation:016x}",
-        uptime_seconds=round(trio.current_time() - context.started_seconds, 1),
-        connections=len(context.sessions),
-        subscriptions=sum(session.subscribed for session in broker.sessions.values()),
-        delivered=totals["delivered"],
-        dropped=context.buffers.dropped,
-        totals=totals,
-        traffic=context.traffic.statistics(context.sessions.values()),
-        commits=context.commits.statistics(),
-        fsync=journal.sync_times.statistics(),
-        journal=JournalExtent(journal.start, journal.end, journal.synced_end),
-        held=broker.queues.held,
-        disk_full=broker.send_limits.disk_full,
-        memory=context.memory_budget.statistics(),
-        queues=context.shown_destinations.queues,
-        fanouts=context.shown_destinations.fanouts,
-        durables=durables_of(context),
-        readers=[ReaderRow(name, behind) for name, behind in sorted(context.journal_reads.readers().items())],
-        slow=slow_of(context),
-        membership=membership_of(context),
-        takeover=context.takeover.statistics(),
-        retained=broker.retained.statistics(),
-        rows=context.queue_store_repair.statistics(),
-        dedup=DedupStatistics(len(broker.dedup), context.dedup_query.asked),
-        peers=peers_of(context),
-        topics=topics_of(context),
-        vector=_vector(context),
-        collected=[str(origin) for origin in islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)],
-        conditions=context.conditions.present(),
-        past=context.conditions.past()[:PAST_SHOWN],
+    dead = islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
+    status: dict[str, Any] = to_builtins(
+        {
+            **found.some(*FACTS),
+            "uptime_seconds": round(found.uptime_seconds, 1),
+            "queues": context.shown_destinations.queues,
+            "fanouts": context.shown_destinations.fanouts,
+            "durables": durables_of(context),
+            "readers": [{"name": name, "behind": one} for name, one in sorted(context.journal_reads.readers().items())],
+            "slow": slow_of(context),
+            "membership": membership_of(context),
+            "takeover": context.takeover.statistics(),
+            "retained": broker.retained.statistics(),
+            "rows": context.queue_store_repair.statistics(),
+            "dedup": {"ids": len(broker.dedup), "asked": context.dedup_query.asked},
+            "peers": [peer.facts() for peer in peers_of(context)],
+            "topics": topics_of(context),
+            "vector": _vector(context),
+            "collected": [str(origin) for origin in dead],
+            "conditions": context.conditions.present(),
+            "past": context.conditions.past()[:PAST_SHOWN],
+        }
     )
+    return status
 
 
 def queue_row(context: Engine, name: str, depth: int) -> QueueSummary:
@@ -203,12 +182,12 @@ def membership_of(context: StatusContext) -> MembershipStatus:
     )
 
 
-def topics_of(context: StatusContext) -> TopicStatistics | None:
-    """None for a node without a mesh."""
+def topics_of(context: StatusContext) -> dict[str, int]:
+    """Topic messages that took, or might have taken, more than one route; nothing for a node without a mesh."""
     if context.mesh is None:
-        return None
+        return {}
     found = context.mesh.statistics()
-    return TopicStatistics(found.topics_relayed, found.topics_unrelayed, found.topics_late)
+    return {"relayed": found.topics_relayed, "unrelayed": found.topics_unrelayed, "late": found.topics_late}
 
 
 def durables_of(context: StatusContext) -> list[DurableRow]:
@@ -245,9 +224,9 @@ def slow_of(context: StatusContext) -> list[SlowSubscription]:
     return sorted(waiting, key=lambda row: (-row.dropped, -row.bytes, row.session))[:DESTINATIONS_SHOWN]
 
 
-def status_answer(context: StatusContext, more: Mapping[str, Any]) -> str:
+async def status_answer(context: StatusContext, more: Mapping[str, Any]) -> str:
     """`status_of`, and `more`, as one line of JSON that fits a header."""
-    return _fitting({**status_of(context).facts(), **more})
+    return _fitting({**await status_of(context), **more})
 
 
 def public_answer(context: StatusContext, *, has_position: bool) -> str:

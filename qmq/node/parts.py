@@ -14,6 +14,7 @@ from qmq import __version__
 from qmq.access.rules import Principal
 from qmq.admin.console.requests import ConsoleRequests
 from qmq.admin.deletion import note_deletions
+from qmq.admin.facts.node_facts import FactsReader, NodeIdentity
 from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.admin.mesh_jobs import MeshJobs
 from qmq.admin.policies import Policies, broker_limits, wire_limits
@@ -273,6 +274,9 @@ class NodeParts(NodeServices):
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
         self._build_commit_path()
+        identity = NodeIdentity(settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds)
+        clients = self.sessions, self.traffic, self.memory_budget, self.buffers
+        self.facts_reader = FactsReader(identity, self.broker, self.store, self.commits, self.checkpoints, *clients)
         self.console = ConsoleRequests(self)
         self.check_damage = DamageReport(self).check
         self.checkpoint_done = self.incarnation_gc.checkpoint_done

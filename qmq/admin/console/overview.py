@@ -8,31 +8,23 @@ import trio
 
 from qmq import __version__
 from qmq.admin.conditions import Conditions
-from qmq.admin.facts.totals import facts_of_totals
+from qmq.admin.facts.node_facts import FactsReader
 from qmq.admin.inspection.connections import LinksCall, link_rows
-from qmq.build import BUILD
 from qmq.engine.runtime.contexts import Engine, MeshPeers, Tasks
 from qmq.mesh.membership.takeover import Takeover
 from qmq.replication.mesh import Mesh
-from qmq.sessions.clients.memory_budget import MemoryBudget
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.clients.traffic import Traffic
 
 CONDITIONS_SHOWN: Final = 20
 """Of one node, the most severe; `/control/conditions` has all."""
-
-SESSIONS_AT_ONCE: Final = 500
-"""Connections whose numbers are summed in one turn of the event loop."""
 
 FREE_SECONDS: Final = 10.0
 """Between two looks at the free space of the disk."""
 
 
 class OverviewContext(Engine, MeshPeers, Tasks, Protocol):
-    started_seconds: float
+    facts_reader: FactsReader
     sessions: dict[int, ClientSession]
-    traffic: Traffic
-    memory_budget: MemoryBudget
     takeover: Takeover
     conditions: Conditions
     mesh: Mesh | None
@@ -53,31 +45,23 @@ class Overview:
         if now >= self._looked_at + FREE_SECONDS:
             self._looked_at = now
             self._free_bytes = await context.environment.run_blocking(context.store.disk.free_bytes)
-        broker, journal = context.broker, context.store.journal
-        traffic, subscriptions = await self._sums()
+        found = await context.facts_reader.read()
         conditions = context.conditions.present()
         membership = context.membership
+        names = ("build", "incarnation", "held", "disk_full", "connections", "subscriptions", "queues", "in_flight")
         return {
-            "node": context.settings.name,
+            "node": found.node,
             "version": __version__,
-            "build": BUILD,
-            "incarnation": f"{context.origin.incarnation:016x}",
-            "uptime_seconds": round(trio.current_time() - context.started_seconds, 1),
+            "uptime_seconds": round(found.uptime_seconds, 1),
             "at_us": context.environment.now_us(),
             "stopping": context.is_stopping,
-            "held": broker.queues.held,
-            "disk_full": broker.send_limits.disk_full,
+            **found.some(*names, "totals"),
             "disk_free_bytes": self._free_bytes,
-            "journal_bytes": journal.end - journal.start,
-            "memory_bytes": context.memory_budget.bytes,
-            "memory_max_bytes": context.memory_budget.bytes_max,
-            "fsync": _facts(journal.sync_times.statistics()),
-            "connections": len(context.sessions),
-            "subscriptions": subscriptions,
-            "queues": len(broker.queues.by_name) + broker.queues.stored_names.count,
-            "in_flight": len(broker.queues.deliveries),
-            "totals": facts_of_totals(broker.totals.node()),
-            "traffic": traffic,
+            "journal_bytes": found.journal.bytes,
+            "memory_bytes": found.memory.bytes,
+            "memory_max_bytes": found.memory.max,
+            "fsync": _facts(found.fsync),
+            "traffic": _facts(found.traffic),
             "members": sorted(membership.members),
             "learner": membership.is_learner,
             "retired": sorted(membership.retired),
@@ -86,20 +70,6 @@ class Overview:
             "conditions": [_facts(one) for one in conditions[:CONDITIONS_SHOWN]],
             "conditions_more": max(0, len(conditions) - CONDITIONS_SHOWN),
         }
-
-    async def _sums(self) -> tuple[dict[str, int], int]:
-        """Bytes of all connections, those that have ended included; and how many subscriptions there are."""
-        context = self._context
-        traffic, subscriptions = _facts(context.traffic.statistics(())), 0
-        connections, sessions = list(context.sessions.values()), list(context.broker.sessions.values())
-        for begin in range(0, max(len(connections), len(sessions)), SESSIONS_AT_ONCE):
-            if begin:
-                await trio.lowlevel.checkpoint()
-            part = slice(begin, begin + SESSIONS_AT_ONCE)
-            traffic["bytes_in"] += sum([one.bytes_in for one in connections[part]])
-            traffic["bytes_out"] += sum([one.bytes_out for one in connections[part]])
-            subscriptions += sum([one.subscribed for one in sessions[part]])
-        return traffic, subscriptions
 
 
 def _facts(statistics: Any) -> dict[str, Any]:

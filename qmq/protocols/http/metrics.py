@@ -16,18 +16,12 @@ import trio
 
 from qmq import __version__
 from qmq.admin.conditions import Conditions
+from qmq.admin.facts.node_facts import FactsReader, NodeFacts
 from qmq.admin.facts.totals import facts_of_totals
-from qmq.build import BUILD
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.commit.commits import Commits
 from qmq.engine.runtime.contexts import Engine
 from qmq.mesh.membership.takeover import Takeover
 from qmq.protocols.http.samples import Samples
 from qmq.replication.mesh import Mesh
-from qmq.sessions.clients.memory_budget import MemoryBudget
-from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
-from qmq.sessions.clients.traffic import Traffic
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 if TYPE_CHECKING:
@@ -54,14 +48,42 @@ OF_QUEUES: Final = ("accepted", "delivered", "acknowledged")
 """Totals of single queues, of which a scraper makes rates."""
 
 
+GAUGES: Final = (
+    ("qmq_uptime_seconds", "Time since the start of this node.", "uptime_seconds"),
+    ("qmq_messages_in_flight", "Queue messages that consumers of this node have not settled.", "in_flight"),
+    ("qmq_sessions", "Sessions of clients that are logged in.", "sessions"),
+    ("qmq_subscriptions", "Subscriptions of the clients of this node.", "subscriptions"),
+    ("qmq_memory_bytes", "Memory that connections make this node hold.", "memory.bytes"),
+    ("qmq_memory_max_bytes", "The bound of that memory (limits.memory_bytes_max).", "memory.max"),
+    ("qmq_commit_waiting_bytes", "Bytes that are decided and not yet in the journal.", "commit_waiting_bytes"),
+    ("qmq_journal_bytes", "Size of the journal.", "journal.bytes"),
+    (
+        "qmq_journal_unsaved_bytes",
+        "Bytes of the journal that no checkpoint has written to the stores.",
+        "unsaved",
+    ),
+    ("qmq_disk_full", "1 while new durable messages are refused because the disk is nearly full.", "disk_full"),
+    ("qmq_queues_held", "1 while this node delivers no queue messages: it asks its peers, or has no lease.", "held"),
+    ("qmq_queues", "Queues of this node that have messages or consumers, about.", "queues"),
+)
+"""Name, help text, and which of `NodeFacts` it is. A further metric is a row here, or in COUNTERS."""
+
+COUNTERS: Final = (
+    *[(f"qmq_messages_{name}", text, f"totals.{name}") for name, text in MESSAGES.items()],
+    ("qmq_messages_dropped", "Messages that full buffers of topic and fanout subscriptions have dropped.", "dropped"),
+    ("qmq_messages_unroutable", "Messages of exchanges that no binding took, and that were dropped.", "unroutable"),
+    ("qmq_client_received_bytes", "Bytes from clients.", "traffic.bytes_in"),
+    ("qmq_client_sent_bytes", "Bytes to clients.", "traffic.bytes_out"),
+    ("qmq_memory_evictions", "Connections that were ended to free memory.", "memory.ended"),
+    ("qmq_commits", "Groups of records that were appended to the journal.", "commits.groups"),
+    ("qmq_commit_records", "Records that were appended to the journal.", "commits.records"),
+    ("qmq_commit_bytes", "Bytes that were appended to the journal.", "commits.bytes"),
+    ("qmq_checkpoints", "Checkpoints that are done.", "checkpoints"),
+)
+
+
 class MetricsContext(Engine, Protocol):
-    started_seconds: float
-    sessions: dict[int, ClientSession]
-    buffers: SubscriberBuffers
-    traffic: Traffic
-    commits: Commits
-    checkpoints: Checkpoints
-    memory_budget: MemoryBudget
+    facts_reader: FactsReader
     takeover: Takeover
     mesh: Mesh | None
     conditions: Conditions
@@ -73,73 +95,39 @@ async def metrics_page(context: MetricsContext, samples: Samples) -> bytes:
     families: MetricFamilies = (await context.environment.run_blocking(import_module, FAMILIES)).MetricFamilies()
     await samples.refresh()
     await context.environment.run_blocking(families.process)
-    _add_node(families, context)
-    _add_messages(families, context)
-    _add_clients(families, context)
-    _add_storage(families, context, samples)
+    facts = await context.facts_reader.read()
+    for add, metrics in ((families.gauge, GAUGES), (families.counter, COUNTERS)):
+        for name, text, path in metrics:
+            add(name, text, _fact(facts, path))
+    _add_node(families, context, facts)
+    _add_samples(families, samples)
     _add_mesh(families, context)
     _add_queues(families, context, samples)
     return families.page()
 
 
-def _add_node(families: "MetricFamilies", context: MetricsContext) -> None:
-    now = trio.current_time()
-    about = (context.settings.name, __version__, BUILD)
+def _fact(facts: NodeFacts, path: str) -> float:
+    name, _, inner = path.partition(".")
+    found = getattr(facts, name)
+    if inner:
+        found = found[inner] if name == "totals" else getattr(found, inner)
+    return float(found)
+
+
+def _add_node(families: "MetricFamilies", context: MetricsContext, facts: NodeFacts) -> None:
+    about = (facts.node, __version__, facts.build)
     families.gauges("qmq_build_info", "The software of this node; 1.", ("node", "version", "build"), [(about, 1)])
-    families.gauge("qmq_uptime_seconds", "Time since the start of this node.", now - context.started_seconds)
     present = Counter((one.code, str(one.severity)) for one in context.conditions.present())
     text = "Conditions of this node that are present."
     families.gauges("qmq_conditions", text, ("code", "severity"), present.items())
-
-
-def _add_messages(families: "MetricFamilies", context: MetricsContext) -> None:
-    totals = facts_of_totals(context.broker.totals.node())
-    for name, text in MESSAGES.items():
-        families.counter(f"qmq_messages_{name}", text, totals[name])
-    text = "Messages that full buffers of topic and fanout subscriptions have dropped."
-    families.counter("qmq_messages_dropped", text, context.buffers.dropped)
-    text = "Messages of exchanges that no binding took, and that were dropped."
-    families.counter("qmq_messages_unroutable", text, context.broker.totals.unroutable)
-    in_flight = len(context.broker.queues.deliveries)
-    families.gauge("qmq_messages_in_flight", "Queue messages that consumers of this node have not settled.", in_flight)
-
-
-def _add_clients(families: "MetricFamilies", context: MetricsContext) -> None:
-    sessions = context.sessions.values()
-    connections = Counter({"stomp": 0})
-    connections.update(session.protocol for session in sessions)
-    text = "Connections of clients."
-    families.gauges("qmq_connections", text, ("protocol",), [((name,), count) for name, count in connections.items()])
-    known = context.broker.sessions.values()
-    families.gauge("qmq_sessions", "Sessions of clients that are logged in.", len(known))
-    subscriptions = sum([one.subscribed for one in known])
-    families.gauge("qmq_subscriptions", "Subscriptions of the clients of this node.", subscriptions)
-    traffic = context.traffic.statistics(sessions)
-    families.counter("qmq_client_received_bytes", "Bytes from clients.", traffic.bytes_in)
-    families.counter("qmq_client_sent_bytes", "Bytes to clients.", traffic.bytes_out)
-    memory = context.memory_budget
-    families.gauge("qmq_memory_bytes", "Memory that connections make this node hold.", memory.bytes)
-    families.gauge("qmq_memory_max_bytes", "The bound of that memory (limits.memory_bytes_max).", memory.bytes_max)
-    families.counter("qmq_memory_evictions", "Connections that were ended to free memory.", memory.ended)
-
-
-def _add_storage(families: "MetricFamilies", context: MetricsContext, samples: Samples) -> None:
-    store, commits = context.store, context.commits
-    journal = store.journal
-    families.counter("qmq_commits", "Groups of records that were appended to the journal.", commits.groups)
-    families.counter("qmq_commit_records", "Records that were appended to the journal.", commits.records)
-    families.counter("qmq_commit_bytes", "Bytes that were appended to the journal.", commits.bytes)
-    text = "Bytes that are decided and not yet in the journal."
-    families.gauge("qmq_commit_waiting_bytes", text, commits.pending_bytes)
-    times = journal.sync_times
+    connections = [((name,), count) for name, count in facts.protocols.items()]
+    families.gauges("qmq_connections", "Connections of clients.", ("protocol",), connections)
+    times = context.store.journal.sync_times
     text = "How long syncs of the journal took."
     families.histogram("qmq_journal_fsync_seconds", text, BOUNDS_SECONDS, times.buckets(), times.seconds)
-    families.gauge("qmq_journal_bytes", "Size of the journal.", journal.end - journal.start)
-    text = "Bytes of the journal that no checkpoint has written to the stores."
-    families.gauge("qmq_journal_unsaved_bytes", text, max(0, journal.end - store.checkpoint_position))
-    families.counter("qmq_checkpoints", "Checkpoints that are done.", context.checkpoints.count)
-    text = "1 while new durable messages are refused because the disk is nearly full."
-    families.gauge("qmq_disk_full", text, context.broker.send_limits.disk_full)
+
+
+def _add_samples(families: "MetricFamilies", samples: Samples) -> None:
     if samples.taken_at is None:
         free, age = [], []
     else:
@@ -165,14 +153,10 @@ def _add_mesh(families: "MetricFamilies", context: MetricsContext) -> None:
     text = "Which node serves the queue messages that the owner accepted, and the state as this node sees it; 1."
     served = [((one.owner, one.server, one.place), 1.0) for one in owners]
     families.gauges("qmq_owner_info", text, ("owner", "server", "state"), served)
-    text = "1 while this node delivers no queue messages: it asks its peers, or has no lease."
-    families.gauge("qmq_queues_held", text, context.broker.queues.held)
 
 
 def _add_queues(families: "MetricFamilies", context: MetricsContext, samples: Samples) -> None:
-    queues, deepest = context.broker.queues, samples.queues
-    count = len(queues.by_name) + queues.stored_names.count
-    families.gauge("qmq_queues", "Queues of this node that have messages or consumers, about.", count)
+    deepest = samples.queues
     text = "Messages that this node serves, of the 100 deepest queues, as of the last samples."
     depths = [((one.name,), one.messages) for one in deepest]
     families.gauges("qmq_queue_messages", text, ("queue",), depths)

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.console import overview
 from qmq.admin.console.history import SAMPLE_SECONDS, SAMPLES, SERIES, percentile_us
+from qmq.admin.facts import node_facts
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import send, subscribe
@@ -63,7 +63,7 @@ async def test_overview_shows_conditions_with_advice(autojump_clock: MockClock) 
 
 
 async def test_overview_sums_connections_in_turns(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "SESSIONS_AT_ONCE", 2)
+    monkeypatch.setattr(node_facts, "SESSIONS_AT_ONCE", 2)
     async with web_rig().run() as rig:
         for number in range(7):
             stomp = await rig.connect()

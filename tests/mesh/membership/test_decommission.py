@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.admin.node_status import RetiredNode
-from qmq.admin.status import status_of
+from qmq.admin.status import membership_of, peers_of
 from qmq.broker.consumers.outcome import Outcome
 from qmq.errors import StorageError
 from qmq.mesh.membership.decommission import linked
@@ -33,7 +33,7 @@ async def retire(client: Client, name: str, **headers: str) -> dict[str, object]
 
 
 def knows_retired(node: Node, name: str, adopter: str) -> bool:
-    return RetiredNode(name, adopter) in status_of(node).membership.retired
+    return RetiredNode(name, adopter) in membership_of(node).retired
 
 
 async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock) -> None:
@@ -52,7 +52,7 @@ async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock
             assert list(node.checkpoints.members) == [peer]
             assert node.membership.is_majority({"a", "b"})
         assert a.rules.level("/queue/jobs") == 0  # two nodes: the default asks for one disk
-        await eventually(lambda: [row.name for row in status_of(a).peers] == ["b"])
+        await eventually(lambda: [row.name for row in peers_of(a)] == ["b"])
 
 
 async def test_what_was_wrong_with_the_disk_of_a_retired_node_is_over(autojump_clock: MockClock) -> None:
@@ -503,5 +503,5 @@ async def test_the_list_of_a_node_that_left_counts_no_more(autojump_clock: MockC
         await mesh.start("d", larger)
         await trio.sleep(30)
 
-        assert [status_of(mesh.nodes[name]).membership.lists for name in "abd"] == [1, 1, 1]
+        assert [membership_of(mesh.nodes[name]).lists for name in "abd"] == [1, 1, 1]
         assert all(mesh.nodes[name].membership.is_majority({"a", "d"}) for name in "abd")

@@ -3,7 +3,6 @@
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.status import status_of
 from qmq.broker.consumers.outcome import Outcome
 from qmq.mesh.repair.incarnation_gc import ASK_SECONDS
 from qmq.model.dots import Dot, Origin
@@ -68,7 +67,7 @@ async def test_an_incarnation_of_which_nothing_is_left_leaves_every_vector(autoj
         assert await consumer.messages(1) == [b"work"]
         await age_until_unknown(mesh, dead)
 
-        assert all(str(dead) in status_of(node).collected for node in mesh.nodes.values())
+        assert all(dead in node.incarnation_gc.seals.forgotten for node in mesh.nodes.values())
         for name in ("a", "b", "c"):
             await mesh.stop(name)
             again = await mesh.start(name)

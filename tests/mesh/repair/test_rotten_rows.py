@@ -8,7 +8,6 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.status import status_of
 from qmq.config import StorageSettings
 from qmq.mesh.repair.queue_store import RowStatistics
 from qmq.model.dots import Dot, Origin
@@ -96,10 +95,10 @@ async def test_what_no_member_has_is_reported_as_lost_and_the_queue_goes_on(auto
         (lost,) = [one for one in reported(a) if one["code"] == "lost"]
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
-        assert status_of(a).rows == RowStatistics(repaired=0, lost=1)
+        assert a.queue_store_repair.statistics() == RowStatistics(repaired=0, lost=1)
         await a.checkpoints.checkpoint()
         await a.shown_destinations.refresh()
-        assert JOBS not in [row.destination for row in status_of(a).queues if row.messages]
+        assert JOBS not in [row.destination for row in a.shown_destinations.queues if row.messages]
 
 
 async def test_a_damaged_row_comes_back_from_a_peer(autojump_clock: MockClock) -> None:

@@ -11,7 +11,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.status import status_of
 from qmq.sessions.clients import memory_budget
 from qmq.sessions.clients.memory_budget import default_bytes_max
 from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscribe
@@ -193,7 +192,7 @@ async def test_status_shows_what_is_held(autojump_clock: MockClock) -> None:
         await transaction(rig, client)
         await trio.sleep(0.1)
 
-        picture = asdict(status_of(rig.alive).memory)
+        picture = asdict(rig.alive.memory_budget.statistics())
 
         assert picture == {"bytes": rig.alive.memory_budget.bytes, "max": BOUND, "ended": 0}
         assert picture["bytes"] > 1_000_000

@@ -247,7 +247,7 @@ async def test_slow_subscriptions_are_seen_in_the_status(autojump_clock: MockClo
 
         await publish(writer, "/topic/t")
 
-        status = status_of(rig.alive).facts()
+        status = await status_of(rig.alive)
         (row,) = status["slow"]
         assert (row["destination"], row["messages"]) == ("/topic/t", 5)
         assert row["dropped"] == status["dropped"] > 0

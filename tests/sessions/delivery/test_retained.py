@@ -6,7 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.status import status_of
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.sessions.clients.subscriber_buffers import STRAIGHT_BYTES_MAX
 from qmq.sessions.delivery.retained_delivery import PAGE_BYTES
@@ -150,7 +149,7 @@ async def test_one_value_too_many_is_refused_and_what_is_kept_stays(autojump_clo
         await set_value(client, "/topic/a", "2")
         await client.send(subscribe("/topic/*"))
         assert await heard(client, 2) == [("a", "2", True), ("b", "1", True)]
-        assert asdict(status_of(rig.alive).retained) == {
+        assert asdict(rig.alive.broker.retained.statistics()) == {
             "left_out": 0,
             "topics": 2,
             "bytes": 2 * len("/topic/a") + len("retain:set\n") * 2 + 2,
@@ -423,7 +422,7 @@ async def test_a_value_that_finds_no_room_on_another_node_raises_a_condition_the
 
         assert sorted(await heard(b, 2)) == [("a", "y", when == "before"), ("b", "x", False)]
         assert [one["code"] for one in reported(mesh.nodes["b"])] == ["retained-full"]
-        assert status_of(mesh.nodes["b"]).retained.left_out == 1
+        assert mesh.nodes["b"].broker.retained.statistics().left_out == 1
 
 
 async def test_in_a_whole_mesh_a_value_crosses_each_link_once(autojump_clock: MockClock) -> None:
