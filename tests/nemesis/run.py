@@ -15,6 +15,7 @@ from tests.nemesis.checker import Row, judge, missing, wrongs
 from tests.nemesis.fire import CATCH_UP_SECONDS, FAULTS, Fire
 from tests.nemesis.history import History
 from tests.nemesis.hostile import Hostile
+from tests.nemesis.operator import Operator
 from tests.nemesis.page import page
 from tests.nemesis.workers import Names, PythonClient, StompConsumer, StompFollower, StompPublisher
 from tests.support.cluster_disks import SmallDisks, why_no_disks
@@ -93,7 +94,8 @@ def run(
         mesh.make_healthy()
         publishers, readers, let_in = _workers(mesh, history, rng, rate)
         hostile = Hostile(mesh, random.Random(f"{seed}/hostile"), EDGE, FANOUT)
-        workers = [*publishers, *readers, hostile]
+        operator = Operator(mesh, random.Random(f"{seed}/operator"))
+        workers = [*publishers, *readers, hostile, operator]
         for worker in workers:
             worker.start()
         fire = Fire(
@@ -109,9 +111,10 @@ def run(
         fire.on_change.append(let_in)
         try:
             fire.burn(seconds)
+            operator.finish()
             mesh.make_healthy(CATCH_UP_SECONDS)
             hostile.finish()
-            others = _settle(mesh, history, publishers)
+            others = _settle(mesh, history, publishers) + operator.wrongs()
             lasted = history.now
         finally:
             for worker in workers:
