@@ -43,8 +43,7 @@ from qmq.broker.queues.state.queue_state import QueueState
 from qmq.broker.selectors import Selector, SelectorCosts, selects
 
 LOOKED_MAX: Final = 2000
-"""Questions of consumers about messages that one dispatch asks in vain; the next continues there, after others had a
-turn."""
+"""Questions about messages that one dispatch asks consumers in vain; the next continues after others had a turn."""
 
 
 class SelectiveDispatcher:
@@ -293,7 +292,8 @@ class SelectiveDispatcher:
         last = self._seen_by_all(level)
         order.search(level.priority, last)
         index = level.index_after(last)
-        costs = SelectorCosts([taker.selector for taker in self._in_line()])
+        asked = self.groups.asked(self._in_line()) if self.is_grouped else self._in_line()
+        costs = SelectorCosts([taker.selector for taker in asked])
         while index < len(ready) and left > 0 and (self._subscriptions or self._peers):
             message = ready[index]
             if self._is_over(message, out):
@@ -306,8 +306,8 @@ class SelectiveDispatcher:
             taker = self._taker_of(message, level)
             if taker is None:
                 index += 1
-                # What it may have cost: each consumer in line was asked, and long headers are long to look through.
-                left -= in_line + (header_bytes >> 7) + selector_cost
+                # What it may have cost: each of these was asked, and long headers are long to look through.
+                left -= max(in_line, len(asked)) + (header_bytes >> 7) + selector_cost
             else:
                 left -= selector_cost
                 del ready[index]

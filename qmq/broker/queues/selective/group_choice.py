@@ -108,6 +108,12 @@ class GroupChoice:
             return True
         return any([accepts(borrower, message) for borrower in (queue.borrowers or {}).values()])
 
+    def asked(self, in_line: list[Subscription | Borrower]) -> list[Subscription | Borrower]:
+        """Those whose selectors a message may cost: a group looks for its consumer among all, with room or without."""
+        if not self._consumers.selectors:
+            return in_line
+        return [*self._queue.subscriptions, *(self._queue.borrowers or {}).values()]
+
     def _choose(self, group: bytes, message: Message) -> Subscription | Borrower | None:
         """The one of all consumers that the message goes to when its group is free."""
         if self._consumers.selectors:

@@ -90,6 +90,29 @@ def test_one_dispatch_asks_costly_selectors_only_so_much_and_the_next_goes_on(
     assert len(asked) == 301
 
 
+@pytest.mark.skipif(BUILD == "compiled", reason="counts calls within what is compiled")
+def test_consumers_without_room_that_a_group_asks_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    for number in range(50):
+        node.send(b"taken", headers=b"t:full\n")
+        consumer(node, selector=f"t = 'full' OR t = 'other {number}'", credit=1)
+    for number in range(500):
+        node.send(b"%d" % number, headers=b"t:%d\nmessage_group:g%d\n" % (number, number))
+    asked = 0
+    matches = Selector.matches
+
+    def counted(selector: Selector, properties: Mapping[str, str]) -> bool:
+        nonlocal asked
+        asked += 1
+        return matches(selector, properties)
+
+    monkeypatch.setattr(Selector, "matches", counted)
+
+    consumer(node, selector="t = 'none'")
+
+    assert 50 < asked <= 4 * LOOKED_MAX  # for the group, whether any wants it, and in line
+
+
 def test_message_that_no_consumer_wants_stays_and_others_go_past_it() -> None:
     node = Node()
     node.send(b"1", headers=BLUE)
