@@ -1,16 +1,22 @@
-"""The line between two nodes: cut in one direction, held up, slow, and whole again."""
+"""The line between two nodes: cut in one direction, held up, slow, and whole again. And ports for nodes of tests: one
+that a stopped node will need again is given to no other process of this machine.
+"""
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster_mesh import free_ports
+from tests.support.cluster_mesh import BLOCK, ROOT, free_ports
 from tests.support.cluster_proxy import BACK, FORTH, Proxy
 
 WAIT_SECONDS = 30.0
+
+ASK = f"from tests.support.cluster_mesh import free_ports; print(*free_ports({BLOCK + 50}))"
 
 
 class Line:
@@ -116,3 +122,12 @@ def test_a_slow_line_passes_everything_in_order(line: Line) -> None:
     sender.join()
 
     assert came == sent
+
+
+def test_processes_that_run_at_once_get_different_ports() -> None:
+    ours = free_ports(BLOCK + 50)
+    said = subprocess.run([sys.executable, "-c", ASK], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    theirs = [int(word) for word in said.split()]
+
+    assert len(set(ours)) == len(set(theirs)) == BLOCK + 50
+    assert not set(ours) & set(theirs)
