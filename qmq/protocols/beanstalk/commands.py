@@ -23,7 +23,7 @@ from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.durable_headers import check_owner
 from qmq.protocols.beanstalk.codec import replies as reply
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
-from qmq.protocols.beanstalk.decisions import DecisionContext, Decisions, PutJob, SettleJob
+from qmq.protocols.beanstalk.decisions import Decisions, PutJob, SettleJob
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
 from qmq.protocols.beanstalk.gateway.jobs import (
     ID,
@@ -39,17 +39,17 @@ from qmq.protocols.beanstalk.gateway.jobs import (
 from qmq.protocols.beanstalk.inspection import INSPECTIONS, Inspection, InspectionContext
 from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import DEFAULT_TUBE, BeanstalkPart
-from qmq.protocols.beanstalk.reservations import Reservations
+from qmq.protocols.beanstalk.reservations import ReservationContext, Reservations
 from qmq.protocols.beanstalk.statistics import tube_facts
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.frame_loop import gateway_of
+from qmq.sessions.frame_loop import FrameContext, gateway_of
 from qmq.wire.stomp import Frame, Head
 
 HEADS_MAX: Final = 256
 """Different puts of a connection that are remembered; at the bound all are forgotten."""
 
 
-class CommandContext(DecisionContext, InspectionContext, Protocol):
+class CommandContext(FrameContext, InspectionContext, ReservationContext, Protocol):
     limits: LimitSettings
 
     def check_right(self, principal: Principal | None, destination: str) -> None: ...

@@ -5,7 +5,7 @@ that is buried, or released with another priority or a delay, is sent again and 
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import trio
 
@@ -14,7 +14,7 @@ from qmq.broker.messages.message import Message
 from qmq.gateways.stomp import StompGateway
 from qmq.protocols.beanstalk.codec.replies import INTERNAL_ERROR, NOT_FOUND, OUT_OF_MEMORY
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
-from qmq.protocols.beanstalk.reservations import ReservationContext, Reservations
+from qmq.protocols.beanstalk.reservations import Reservations
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameContext, FrameLoop
 from qmq.wire.stomp import Frame, Head, Version
@@ -48,16 +48,12 @@ class SettleJob(NamedTuple):
 DecidedItem = PutJob | SettleJob
 
 
-class DecisionContext(FrameContext, ReservationContext, Protocol):
-    """What deciding needs of the node."""
-
-
 class Decisions:
     """Those of one connection. `add` collects, `flush` decides."""
 
     def __init__(
         self,
-        context: DecisionContext,
+        context: FrameContext,
         session: ClientSession,
         gateway: StompGateway,
         encoder: BeanstalkEncoder,

@@ -3,8 +3,9 @@
 There is no login. The client acts as the user that its listener names, or, where the node has no users, without a name.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -15,7 +16,7 @@ from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, WrongCommand
 from qmq.protocols.beanstalk.codec.reader import BeanstalkReader
-from qmq.protocols.beanstalk.commands import BeanstalkCommands, CommandContext
+from qmq.protocols.beanstalk.commands import BeanstalkCommands
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
 from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.protocols.beanstalk.part import BeanstalkPart
@@ -29,24 +30,21 @@ REPLIES_MAX: Final = 1000
 """That a client waits for: more of its commands are decided when they have become fewer."""
 
 
-class BeanstalkContext(CommandContext, LoginContext, Protocol):
-    """What a beanstalkd session needs of its node."""
-
-
 class BeanstalkDialogue(ClientDialogue):
     answers_each = True
     awaits_frame = False
 
     def __init__(
         self,
-        context: BeanstalkContext,
-        part: BeanstalkPart,
+        context: LoginContext,
+        commands_of: Callable[..., BeanstalkCommands],
         session: ClientSession,
         pipe: Pipe,
         login: PendingLogin,
     ) -> None:
+        """`commands_of` makes the commands of a session that has begun."""
         self._context = context
-        self._part = part
+        self._commands_of = commands_of
         self._session = session
         self._pipe = pipe
         self._login = login
@@ -88,15 +86,8 @@ class BeanstalkDialogue(ClientDialogue):
             return
         context.admission.decided(self._login)
         session.begin()
-        self._commands = BeanstalkCommands(
-            context,
-            self._part,
-            session,
-            context.rights_of(session.principal),
-            self._encoder,
-            self._replies,
-            self._reader.job_bytes_max,
-        )
+        rights = context.rights_of(session.principal)
+        self._commands = self._commands_of(session, rights, self._encoder, self._replies, self._reader.job_bytes_max)
 
     def _log_in(self) -> None:
         """The user of the listener is the client's. Raises Refused."""
@@ -185,8 +176,8 @@ class BeanstalkDialogue(ClientDialogue):
         del self._session
 
 
-def protocol(context: BeanstalkContext) -> ClientProtocol:
-    """beanstalkd on one node."""
+def protocol(context: Any) -> ClientProtocol:
+    """beanstalkd on the node `context`, which has all that its connections and their shared part need of it."""
     part = BeanstalkPart(context)
-    begin = partial(BeanstalkDialogue, context, part)
+    begin = partial(BeanstalkDialogue, context, partial(BeanstalkCommands, context, part))
     return ClientProtocol("beanstalk", begin, refusal_reply, part, calls_of(part))

@@ -12,12 +12,12 @@ from qmq.protocols.beanstalk.codec import replies as reply
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
 from qmq.protocols.beanstalk.gateway.encoder import ReplySlot
 from qmq.protocols.beanstalk.gateway.jobs import queue_of
-from qmq.protocols.beanstalk.jobs import FoundJob
-from qmq.protocols.beanstalk.part import BeanstalkPart, PartContext
+from qmq.protocols.beanstalk.jobs import FinderContext, FoundJob
+from qmq.protocols.beanstalk.part import BeanstalkPart
 from qmq.protocols.beanstalk.statistics import job_facts, server_facts, tube_facts, tube_names
 
 
-class InspectionContext(PartContext, Tasks, Protocol):
+class InspectionContext(FinderContext, Tasks, Protocol):
     software: str
     started_seconds: float
 

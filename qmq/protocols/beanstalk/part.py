@@ -24,10 +24,6 @@ TUBES_MAX: Final = 10_000
 DEFAULT_TUBE: Final = "default"
 
 
-class PartContext(FinderContext, Protocol):
-    """What these connections need of the node."""
-
-
 class TubeUser(Protocol):
     """A connection, as others count it."""
 
@@ -45,7 +41,7 @@ class TubeUser(Protocol):
 
 
 class BeanstalkPart:
-    def __init__(self, context: PartContext) -> None:
+    def __init__(self, context: FinderContext) -> None:
         self._context = context
         self.jobs = JobFinder(context)
         self.changes = JobChanges(context, self.jobs)

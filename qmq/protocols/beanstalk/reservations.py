@@ -7,23 +7,24 @@ from two tubes at the same time, the second one goes back as if it had not been 
 A reserved job is a delivery; it is valid until it is settled, comes back, or its time is over.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Protocol
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.engine.deadline_timer import DeadlineTimer
-from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.waker import Waker
+from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.model.levels import delivery_order
 from qmq.protocols.beanstalk.codec.replies import DEADLINE_SOON, TIMED_OUT, reserved
 from qmq.protocols.beanstalk.gateway.encoder import ReplySlot
 from qmq.protocols.beanstalk.gateway.jobs import TTR_SECONDS_DEFAULT, id_of, queue_of, urgency_of
-from qmq.protocols.beanstalk.part import BeanstalkPart, PartContext
+from qmq.protocols.beanstalk.part import BeanstalkPart
 from qmq.wire.stomp import Frame, Head, Version
 
 EMPTY_SECONDS: Final = 0.1
@@ -36,8 +37,16 @@ KNOWN_SPARE: Final = 64
 """Deliveries that have ended and are still remembered, at least."""
 
 
-class ReservationContext(PartContext, Tasks, Protocol):
+class ReservationContext(Protocol):
+    broker: Broker
+    environment: Environment
     deadline_timer: DeadlineTimer
+
+    def submit(self, out: Outcome) -> None: ...
+
+    def linked_peers(self) -> Collection[str]: ...
+
+    def spawn(self, task: Callable[[], object]) -> None: ...
 
 
 class Reservations:

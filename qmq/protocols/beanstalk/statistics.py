@@ -41,8 +41,8 @@ from qmq.protocols.beanstalk.gateway.jobs import (
     ttr_us,
     tube_of,
 )
-from qmq.protocols.beanstalk.jobs import FoundJob
-from qmq.protocols.beanstalk.part import BeanstalkPart, PartContext, names_of
+from qmq.protocols.beanstalk.jobs import FinderContext, FoundJob
+from qmq.protocols.beanstalk.part import BeanstalkPart, names_of
 
 LISTED_MAX: Final = 10_000
 """Tubes of one list, and queues of one sum."""
@@ -79,7 +79,7 @@ COMMANDS: Final = (
 COUNTED: Final = ("urgent", "ready", "reserved", "delayed", "buried")
 
 
-def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: FoundJob) -> dict[str, Scalar]:
+def job_facts(context: FinderContext, part: BeanstalkPart, job: int, found: FoundJob) -> dict[str, Scalar]:
     """`stats-job`."""
     message = found.message
     counts = part.counts_of(message, is_reserved=found.state is JobState.RESERVED)
@@ -101,7 +101,7 @@ def job_facts(context: PartContext, part: BeanstalkPart, job: int, found: FoundJ
     }
 
 
-async def tube_facts(context: PartContext, part: BeanstalkPart, tube: str) -> dict[str, Scalar] | None:
+async def tube_facts(context: FinderContext, part: BeanstalkPart, tube: str) -> dict[str, Scalar] | None:
     """`stats-tube`; None for a tube that no node knows."""
     total = _sum((await context.peer_rpc.ask_all(TubeCounts(tube))).by_node.values())
     if not total["is_known"]:
@@ -126,7 +126,7 @@ async def tube_facts(context: PartContext, part: BeanstalkPart, tube: str) -> di
 
 
 async def server_facts(
-    context: PartContext, part: BeanstalkPart, job_bytes_max: int, *, is_draining: bool, software: str, uptime: float
+    context: FinderContext, part: BeanstalkPart, job_bytes_max: int, *, is_draining: bool, software: str, uptime: float
 ) -> dict[str, Scalar]:
     """`stats`."""
     total = _sum((await context.peer_rpc.ask_all(ServerCounts())).by_node.values())
@@ -162,7 +162,7 @@ async def server_facts(
     }
 
 
-async def tube_names(context: PartContext, part: BeanstalkPart) -> list[str]:
+async def tube_names(context: FinderContext, part: BeanstalkPart) -> list[str]:
     """`list-tubes`: those with jobs, the first `LISTED_MAX` of each node, and those that connections use or watch."""
     names: dict[str, None] = {}
     for found in (await context.peer_rpc.ask_all(TubeNames())).by_node.values():
@@ -199,11 +199,11 @@ def _paused_here(part: BeanstalkPart, call: PauseTube) -> dict[str, Any]:
     return {}
 
 
-async def _tubes_here(context: PartContext, part: BeanstalkPart) -> Tubes:
+async def _tubes_here(context: FinderContext, part: BeanstalkPart) -> Tubes:
     return Tubes(list(await _names_here(context, part)))
 
 
-async def _tube_here(context: PartContext, part: BeanstalkPart, tube: str) -> dict[str, int]:
+async def _tube_here(context: FinderContext, part: BeanstalkPart, tube: str) -> dict[str, int]:
     queue, buried = queue_of(tube), buried_queue_of(tube)
     queues = context.broker.queues
     known = queues.by_name.get(queue)
@@ -239,7 +239,7 @@ async def _tube_here(context: PartContext, part: BeanstalkPart, tube: str) -> di
     return {**facts, "is_known": int(is_named or bool(depth or depth_buried))}
 
 
-async def _delayed(context: PartContext, name: str) -> int:
+async def _delayed(context: FinderContext, name: str) -> int:
     """Jobs of a queue that wait for their time, in memory or in the store."""
     now_us = context.environment.now_us()
     queues = context.broker.queues
@@ -254,7 +254,7 @@ async def _delayed(context: PartContext, name: str) -> int:
     return len(held) + sum(row.dot not in known and not queues.paging.is_settled(name, row.dot) for row in rows)
 
 
-async def _names_here(context: PartContext, part: BeanstalkPart) -> dict[str, None]:
+async def _names_here(context: FinderContext, part: BeanstalkPart) -> dict[str, None]:
     """Tubes with jobs of this node, and those of its connections."""
     stored = await context.environment.run_blocking(context.served_rows().listing, QUEUE, LISTED_MAX)
     names: list[str] = []
@@ -265,7 +265,7 @@ async def _names_here(context: PartContext, part: BeanstalkPart) -> dict[str, No
     return {**dict.fromkeys(sorted(names_of(part.users))), **tubes}
 
 
-async def _server_here(context: PartContext, part: BeanstalkPart) -> dict[str, int]:
+async def _server_here(context: FinderContext, part: BeanstalkPart) -> dict[str, int]:
     queues = context.broker.queues
     now_us = context.environment.now_us()
     total: Counter[str] = Counter()

@@ -12,7 +12,6 @@ import trio
 
 from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
 from qmq.admin.control import LIST, STATUS, ControlRequest, together
-from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
 from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.rpc import PeerRpc
@@ -29,7 +28,7 @@ from qmq.protocols.http.gateway.management import (
     management_status,
 )
 from qmq.protocols.http.gateway.pulls import acks_of, receive_of
-from qmq.protocols.http.gateway.responses import JSON, HttpEncoder
+from qmq.protocols.http.gateway.responses import JSON
 from qmq.protocols.http.gateway.routes import Call, Route
 from qmq.protocols.http.gateway.sends import TRANSACTION, held_bytes, is_batch, sends_of, single_of
 from qmq.protocols.http.metrics import CONTENT_TYPE
@@ -38,8 +37,6 @@ from qmq.protocols.http.part import WebPart
 from qmq.protocols.http.stomp.long_poll import Asking
 from qmq.protocols.http.stomp.websocket_pipe import WebSocketPipe
 from qmq.protocols.http.websocket import WebSocketFrames, WebSocketLimits, accept
-from qmq.sessions.clients.admission import PendingLogin
-from qmq.sessions.clients.session import ClientSession
 from qmq.settings.routing.definitions import VhostDefinitions
 from qmq.verbs.table import needs_of
 from qmq.wire.stomp import Frame, Head, Limits, Version
@@ -81,12 +78,8 @@ class WebCalls:
         self,
         context: CallContext,
         part: WebPart,
-        session: ClientSession,
-        pipe: Pipe,
-        login: PendingLogin,
-        http: HttpConnection,
-        encoder: HttpEncoder,
         client: WebClient,
+        http: HttpConnection,
         on_events: Callable[[], object],
         hold: Callable[[int], object],
     ) -> None:
@@ -94,12 +87,10 @@ class WebCalls:
         request takes until it is answered, besides its body."""
         self._context = context
         self._part = part
-        self._session = session
-        self._pipe = pipe
-        self._login = login
-        self._http = http
-        self._encoder = encoder
         self._client = client
+        self._session = client.session
+        self._encoder = client.encoder
+        self._http = http
         self._on_events = on_events
         self._hold = hold
         self.is_stream = False
@@ -232,10 +223,10 @@ class WebCalls:
         websocket = await self._upgrade(request)
         if not self._session.finishing:
             self.is_stream = True
-            self._session.switch(websocket, self._part.stomp._replace(name="web-stomp"), self._login)
+            self._session.switch(websocket, self._part.stomp._replace(name="web-stomp"), self._client.login)
 
     async def _long_poll(self, request: HttpRequest, path: str) -> None:
-        asking = Asking(self._session, self._pipe, self._login, self._encoder, self.put)
+        asking = Asking(self._session, self._client.pipe, self._client.login, self._encoder, self.put)
         await self._part.long_poll.serve(request, path, asking)
 
     async def _metrics(self, request: HttpRequest, _: str) -> None:
@@ -270,7 +261,7 @@ class WebCalls:
         self.put(self._http.switch(headers))
         await session.outbox.drained()
         frames = WebSocketFrames(WebSocketLimits(), is_text=True)
-        return WebSocketPipe(self._pipe, frames, session.start, self._http.take_leftover())
+        return WebSocketPipe(self._client.pipe, frames, session.start, self._http.take_leftover())
 
     async def _decide(self, frames: list[Frame]) -> None:
         """Decide the frames of a request, and wait until it is answered."""

@@ -44,10 +44,10 @@ class WebClient:
     ) -> None:
         self._context = context
         self._part = part
-        self._session = session
-        self._pipe = pipe
-        self._login = login
-        self._encoder = encoder
+        self.session = session
+        self.pipe = pipe
+        self.login = login
+        self.encoder = encoder
         self.gateway: StompGateway | None = None
         """None: no client is logged in."""
         self.frames: FrameLoop | None = None
@@ -76,12 +76,12 @@ class WebClient:
         `bytes_before` is how much the connection had sent when its last request was answered: the rate of a new client
         does not have them.
         """
-        context, session = self._context, self._session
+        context, session = self._context, self.session
         said = authorization_of(request)
         cookie = None if said else self._part.console.cookie_of(request)
         if self.gateway is not None and (said, cookie) == (self._said, self.cookie) and not self.is_expired:
             return True
-        self._login.is_silent = False
+        self.login.is_silent = False
         context.admission.check_open()
         self._checking = trio.CancelScope()
         grant: Grant | None = None
@@ -91,7 +91,7 @@ class WebClient:
                     self._credentials(said),
                     session.listener,
                     session.until_left,
-                    certified_names(self._pipe, session.listener),
+                    certified_names(self.pipe, session.listener),
                     session.user,
                 )
         except Refused as refused:
@@ -112,20 +112,20 @@ class WebClient:
         if not is_first and session.allowance.is_limited:
             session.allowance.skip(bytes_before)
         context.broker.sessions[session.id].transaction_frames_max = MESSAGES_MAX
-        context.admission.decided(self._login)
+        context.admission.decided(self.login)
         if session.user is not None and cookie is None:
             context.audit("login", user=session.user, address=session.peer_address, authenticator=session.authenticator)
         return True
 
     def _become(self, grant: Grant | None) -> None:
-        context, session = self._context, self._session
+        context, session = self._context, self.session
         principal = None if grant is None else grant.principal
         session.principal = principal
         session.user = None if principal is None else principal.name
         session.authenticator = "" if grant is None else grant.authenticator
         session.proof = None if grant is None else grant.proof
         self.expires_us = 0 if grant is None else grant.expires_us or 0
-        self.gateway = gateway_of(context, session, self._encoder, context.rights_of(principal), is_atomic=True)
+        self.gateway = gateway_of(context, session, self.encoder, context.rights_of(principal), is_atomic=True)
         self.frames = FrameLoop(context, session, self.gateway)
         session.begin()
 
@@ -134,15 +134,15 @@ class WebClient:
         if self.gateway is None:
             return
         self.leave_pull()
-        self._session.close_client()
-        self._context.logins.leave(self._session.user)
-        self._session.principal = self._session.user = None
+        self.session.close_client()
+        self._context.logins.leave(self.session.user)
+        self.session.principal = self.session.user = None
         self.gateway = self.frames = None
 
     async def pull(self) -> PullSession:
         """The session for what it receives. Raises Refused."""
         if self._pull is None or self._pull.has_ended:
-            self._pull = await self._part.pulls.open(self._session)
+            self._pull = await self._part.pulls.open(self.session)
         return self._pull
 
     def leave_pull(self) -> None:
@@ -157,9 +157,9 @@ class WebClient:
 
     def leave(self) -> None:
         """The connection has ended."""
-        self._context.admission.leave(self._login)
-        self._context.logins.leave(self._session.user)
+        self._context.admission.leave(self.login)
+        self._context.logins.leave(self.session.user)
         self.gateway = self.frames = None
 
     def _credentials(self, said: str | None) -> Credentials:
-        return credentials_of(self._pipe, self._context.broker.origin.node, *parse_authorization(said))
+        return credentials_of(self.pipe, self._context.broker.origin.node, *parse_authorization(said))

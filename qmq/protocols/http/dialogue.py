@@ -62,9 +62,7 @@ class HttpDialogue(ClientDialogue):
         self._encoder = HttpEncoder(self._http)
         session.encoder = self._encoder
         self._client = WebClient(context, part, session, pipe, login, self._encoder)
-        self._calls = WebCalls(
-            context, part, session, pipe, login, self._http, self._encoder, self._client, self._watch_stream, self._hold
-        )
+        self._calls = WebCalls(context, part, self._client, self._http, self._watch_stream, self._hold)
         listener = session.listener
         assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
         self._origins = Origins(listener.served_hosts(context.logins.serves_anonymous(listener)), listener.origins)
