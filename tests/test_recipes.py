@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING for a header, a setting and a protocol, each followed for a toy in a copy of the package.
+"""The recipes of CONTRIBUTING for a header, a metric, a setting and a protocol, each followed in a copy of the package.
 
 The recipe for a control verb is followed in `tests/verbs/test_recipe.py`.
 """
@@ -48,6 +48,33 @@ def protocol(context):
 """
 
 
+RUN_NODE = """
+import pathlib, re, socket, subprocess, sys
+
+section, title, sent = "%s", "%s", b"%s"
+text = f'name = "a"\\ndata = "data"\\n\\n[[{section}]]\\naddress = "127.0.0.1:0"\\n'
+pathlib.Path("node.toml").write_text(text, "utf-8")
+serve = [sys.executable, "-m", "qmq", "serve", "--config", "node.toml"]
+node = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True)
+try:
+    said = []
+    for line in node.stderr:
+        said.append(line)
+        if found := re.search(f"serves (?:{title}) on 127.0.0.1:(\\\\d+)", line):
+            break
+    assert found, said
+    with socket.create_connection(("127.0.0.1", int(found[1])), 20) as client:
+        client.sendall(sent)
+        while more := client.recv(65536):
+            sys.stdout.write(more.decode())
+            if section == "echo":
+                break
+finally:
+    node.terminate()
+    node.wait()
+"""
+
+
 class Copy:
     """A copy of the package in which a recipe is followed."""
 
@@ -89,7 +116,7 @@ def test_a_recipe_has_at_most_ten_lines_and_names_what_exists(recipe: str) -> No
 
 
 def test_there_is_a_recipe_for_each_frequent_change() -> None:
-    assert {"A control verb", "A STOMP header", "A setting", "A protocol"} <= set(RECIPES)
+    assert {"A control verb", "A STOMP header", "A metric", "A setting", "A protocol"} <= set(RECIPES)
 
 
 def test_a_header_is_read_once_and_refused_if_it_means_nothing(copy: Copy) -> None:
@@ -119,6 +146,24 @@ except Refused as refused:
 """)
 
     assert said.split() == ["2000000", "0", "bad-header"]
+
+
+def test_a_metric_is_a_line_of_the_page(copy: Copy) -> None:
+    copy.change(
+        "qmq/protocols/http/metrics.py",
+        "    _add_mesh(families, context)\n",
+        """    _add_mesh(families, context)
+    families.counters("qmq_bells", "Bells.", ("tower",), [(("north",), 1)])
+""",
+    )
+
+    said = copy.run(RUN_NODE % ("http", "HTTP", "GET /metrics HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n"))
+
+    assert [line for line in said.splitlines() if "bells" in line] == [
+        "# HELP qmq_bells_total Bells.",
+        "# TYPE qmq_bells_total counter",
+        'qmq_bells_total{tower="north"} 1.0',
+    ]
 
 
 def test_a_setting_is_a_field_with_its_type_and_bounds(copy: Copy) -> None:
@@ -151,25 +196,7 @@ def test_a_protocol_is_a_folder_and_a_line_of_the_table(copy: Copy) -> None:
     for name, text in (("__init__", '"""Echo."""\n'), ("listener", LISTENER), ("dialogue", DIALOGUE)):
         (room / f"{name}.py").write_text(text, "utf-8")
     copy.change("qmq/protocols/__init__.py", '    "stomp",\n', '    "stomp",\n    "echo",\n')
-    text = 'name = "a"\ndata = "data"\n\n[[echo]]\naddress = "127.0.0.1:0"\n'
-    (copy.path / "node.toml").write_text(text, "utf-8")
 
-    said = copy.run("""
-import socket, subprocess, sys, re
+    said = copy.run(RUN_NODE % ("echo", "Echo", "hello"))
 
-serve = [sys.executable, "-m", "qmq", "serve", "--config", "node.toml"]
-node = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True)
-try:
-    for line in node.stderr:
-        found = re.search(r"serves Echo on 127\\.0\\.0\\.1:(\\d+)", line)
-        if found:
-            break
-    with socket.create_connection(("127.0.0.1", int(found[1])), 20) as client:
-        client.sendall(b"hello")
-        print(client.recv(5))
-finally:
-    node.terminate()
-    node.wait()
-""")
-
-    assert said == "b'hello'\n"
+    assert said == "hello"
