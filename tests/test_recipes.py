@@ -52,7 +52,8 @@ RUN_NODE = """
 import pathlib, re, socket, subprocess, sys
 
 section, title, sent = "%s", "%s", b"%s"
-text = f'name = "a"\\ndata = "data"\\n\\n[[{section}]]\\naddress = "127.0.0.1:0"\\n'
+listeners = [f'[[{name}]]\\naddress = "127.0.0.1:0"\\n' for name in ("stomp", section)]
+text = 'name = "a"\\ndata = "data"\\n\\n' + "".join(listeners)
 pathlib.Path("node.toml").write_text(text, "utf-8")
 serve = [sys.executable, "-m", "qmq", "serve", "--config", "node.toml"]
 node = subprocess.Popen(serve, stderr=subprocess.PIPE, text=True)
