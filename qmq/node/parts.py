@@ -22,21 +22,13 @@ from qmq.admin.status import ShownDestinations, peers_of
 from qmq.admin.system import SystemTopics
 from qmq.admin.verbs import control_response
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.subscription import Subscription
-from qmq.broker.messages.destination import JOURNAL
 from qmq.config import NodeSettings, PeersFile
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.checkpoint.queue_count import QueueCount
-from qmq.engine.checkpoint.queue_pager import QueuePager
-from qmq.engine.commit.commits import Commits
-from qmq.engine.commit.receipts import Receipts
 from qmq.engine.commit.recent_settles import RecentSettles
-from qmq.engine.commit.replica_acks import ReplicaAcks
 from qmq.engine.commit_path import CommitPath
-from qmq.engine.deadline_timer import DeadlineTimer
 from qmq.engine.runtime.certificate_expiry import CertificateExpiry
 from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.heartbeats import Heartbeats
+from qmq.engine.runtime.served_rows import served_rows
 from qmq.environment import Environment
 from qmq.mesh.membership.adopt_queues import QueueAdoption
 from qmq.mesh.membership.clock_check import ClockCheck
@@ -48,13 +40,13 @@ from qmq.mesh.peers.dedup_query import DedupQuery
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.mesh.repair.catch_up import CatchUp
-from qmq.mesh.repair.damage_report import DamageReport
 from qmq.mesh.repair.fanout_logs import FanoutRepair
 from qmq.mesh.repair.incarnation_gc import IncarnationGc
 from qmq.mesh.repair.quarantine_restore import QuarantineRestore
 from qmq.mesh.repair.queue_store import QueueStoreRepair
 from qmq.model.dots import Vector
 from qmq.model.members import Membership
+from qmq.node.assembly import delivery_parts, engine_parts
 from qmq.node.bound_queues import BoundQueues
 from qmq.node.definition_effects import DefinitionEffects
 from qmq.node.mesh_host import MeshHost
@@ -72,11 +64,6 @@ from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.clients.traffic import Traffic
-from qmq.sessions.delivery.browsing import Browsing
-from qmq.sessions.delivery.effect_dispatcher import Dispatcher
-from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
-from qmq.sessions.delivery.journal_reads import JournalReads
-from qmq.sessions.delivery.retained_delivery import RetainedDelivery
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.deleted_queues import DeletedQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
@@ -136,7 +123,7 @@ class NodeParts(NodeServices):
         self.limits_of = self.limit_definitions.of
         self.settings = self.limit_definitions.join(self.user_definitions.join(settings))
         self.certificates = Certificates()
-        self.certificate_expiry = CertificateExpiry(self)
+        self.certificate_expiry = CertificateExpiry(self.certificates, environment, self)
         self.mesh: Mesh | None = None
         self.members = LiveMembership(self, peers)
         self.origin = store.begin_incarnation(environment.rng.getrandbits(INCARNATION_BITS), environment.now_us())
@@ -150,7 +137,17 @@ class NodeParts(NodeServices):
             limits=broker_limits(limits),
         )
         self.replay = Replay(self.broker)
-        self.commits = Commits(journal, limits.commit_pending_bytes_max)
+        self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
+        engine = self.engine = engine_parts(
+            self.broker, store, environment, self.replay, self, self.clock_check.storage_now_us
+        )
+        self.commits = engine.commits
+        self.queue_pager = engine.pager
+        self.deadline_timer = engine.deadlines
+        self.queue_count = engine.queue_count
+        self.checkpoints = engine.checkpoints
+        self.check_damage = engine.damage.check
+        self.journal_grew = engine.tail.grew
         self.message_of = self.replay.message_of
         self.start_hold = StartHold(self)
         self.takeover = Takeover(self, settings.mesh)
@@ -166,7 +163,7 @@ class NodeParts(NodeServices):
         self.queues_deleted = effects.queues_deleted
         self._build_clients()
         self._build_delivery()
-        self._build_stores(trusts_clock)
+        self._build_stores()
         self._build_mesh(peers)
 
     def _build_clients(self) -> None:
@@ -199,58 +196,31 @@ class NodeParts(NodeServices):
         self.buffers = SubscriberBuffers(self.limits.outbox_bytes_max, self.memory_budget.change)
 
     def _build_delivery(self) -> None:
-        """The commit path, and what delivers."""
-        limits, settings = self.limits, self.settings
-        self.fanout_subscribers = FanoutSubscribers(self, limits.subscriber_buffer_bytes_default)
-        self.retained_delivery = RetainedDelivery(
+        """What delivers."""
+        parts = self.delivery = delivery_parts(
+            self.engine,
             self.sessions,
-            self.broker.retained,
             self.buffers,
-            outbox_bytes_max=limits.outbox_bytes_max,
-            spawn=self.spawn,
-        )
-        self.receipts = Receipts(
-            ReplicaAcks(
-                self.peer_names,
-                settings.mesh.receipt_degrade_seconds,
-                settings.mesh.interest_confirm_seconds,
-                self.takeover.settled_through,
-            ),
-            refuses=settings.mesh.receipt_short == "refuse",
-        )
-        self.dispatcher: Dispatcher = Dispatcher(
-            self.sessions,
-            self.fanout_subscribers,
-            self.buffers,
-            self.retained_delivery,
-            self.receipts,
             self.beats,
-            outbox_bytes_max=limits.outbox_bytes_max,
-            body_bytes_max=limits.body_bytes_max,
-            spawn=self.spawn,
-            totals=self.broker.totals,
-        )
-        self.flush = self.dispatcher.flush
-        self.browsing = Browsing(self)
-        self.journal_reads = JournalReads(self)
-        self.dispatcher.browse = self._serve_apart
-
-    def _build_stores(self, trusts_clock: bool) -> None:
-        """What pages, checkpoints, repairs and collects; and what peers are asked."""
-        limits, settings = self.limits, self.settings
-        self.queue_pager = QueuePager(
             self,
-            limits.queue_messages_in_memory_max,
-            limits.queue_bytes_in_memory_max,
-            settings.storage.checkpoint_bytes,
+            self.takeover,
+            self.settings,
+            lambda: self.peer_names,
         )
-        self.deadline_timer = DeadlineTimer(self)
+        self.fanout_subscribers = parts.fanout_subscribers
+        self.receipts = parts.receipts
+        self.journal_reads = parts.journal_reads
+        self.dispatcher = parts.dispatcher
+        self.flush = self.dispatcher.flush
+
+    def _build_stores(self) -> None:
+        """What repairs and collects; and what peers are asked."""
+        settings, damage = self.settings, self.engine.damage
         self.catch_up = CatchUp(self)
         self.fanout_repair = FanoutRepair(self)
         self.queue_store_repair = QueueStoreRepair(self)
         self.decommission = Decommission(self)
         self.queue_adoption = QueueAdoption(self)
-        self.queue_count = QueueCount(self)
         self.incarnation_gc = IncarnationGc(self)
         self.quarantine_restore = QuarantineRestore(self)
         self.broker.forgotten = self.incarnation_gc.seals.forgotten
@@ -271,18 +241,16 @@ class NodeParts(NodeServices):
             settings.name, lambda: self.peer_names, self.spawn, partial(table_of, self.protocols), self
         )
         self.dedup_query = DedupQuery(self)
-        self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
-        self.checkpoints: Checkpoints = Checkpoints(self, settings.storage)
+        self.checkpoints.follow(self.incarnation_gc.checkpoint_done)
+        damage.follow(self.fanout_repair.schedule)
+        damage.follow(self.queue_store_repair.schedule, of_rows=True)
         self._build_commit_path()
         identity = NodeIdentity(settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds)
         clients = self.sessions, self.traffic, self.memory_budget, self.buffers
         self.facts_reader = FactsReader(identity, self.broker, self.store, self.commits, self.checkpoints, *clients)
         self.console = ConsoleRequests(self)
-        self.check_damage = DamageReport(self).check
-        self.checkpoint_done = self.incarnation_gc.checkpoint_done
         self.about_dead = self.incarnation_gc.answer
         self.schedule_checkpoint = self.checkpoints.schedule
-        self.storage_now_us = self.clock_check.storage_now_us
         self.quarantined_anywhere = self.quarantine_restore.anywhere
         self.schedule_repair = self.catch_up.schedule
         self.hold_back = self.start_hold.hold_back
@@ -314,10 +282,6 @@ class NodeParts(NodeServices):
 
     def after_delivery(self, session: int, do: Callable[[], None]) -> None:
         self.dispatcher.selecting.after_delivery(session, do)
-
-    async def journal_grew(self, position: int) -> None:
-        self.check_damage()  # Each reader of a log calls this at its end.
-        await self.commits.grew(position)
 
     def _build_mesh(self, peers: PeersFile | None) -> None:
         host = self.host = MeshHost(self)
@@ -356,14 +320,9 @@ class NodeParts(NodeServices):
 
     # What parts need of the node
 
-    def _serve_apart(self, subscription: Subscription) -> None:
-        """Serve a subscription in a task of its own."""
-        (self.journal_reads if subscription.destination == JOURNAL else self.browsing).begin(subscription)
-
     def served_rows(self) -> ServedRows:
         """The rows in the queue store of the messages that this node serves now."""
-        queues = self.broker.queues
-        return ServedRows(self.store.queues, queues.owned.serves, dict(queues.shared.clocks.served_us))
+        return served_rows(self.broker, self.store)
 
     async def answer(
         self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes = b""

@@ -6,24 +6,27 @@ causes a checkpoint, too, when something in a fanout becomes too old. A node wit
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from math import ceil, inf
-from typing import Protocol
 
 import trio
 
-from qmq.config import NodeSettings, StorageSettings
+from qmq.broker.broker import Broker
+from qmq.config import NodeSettings
 from qmq.engine.checkpoint.queue_pager import QueuePager
 from qmq.engine.commit.commits import Commits
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.engine.runtime.contexts import Engine, Reporting
+from qmq.engine.runtime.contexts import Configured, Reporting
 from qmq.engine.runtime.malloc_trim import give_back_memory
 from qmq.engine.runtime.retry_until_space import SPACE_SECONDS
 from qmq.engine.runtime.waker import Waker
+from qmq.environment import Environment
 from qmq.errors import DiskFull, LogBroken
 from qmq.model.dots import Vector
 from qmq.storage.checkpoints.report import CheckpointReport
 from qmq.storage.format.settings import Retention
+from qmq.storage.store import Store
 
 TRIM_BYTES = 4 << 20
 """After a checkpoint of at least so much journal, its memory is returned to the system."""
@@ -89,36 +92,48 @@ class Retentions(dict[str, Retention]):
         return ceil(min([self._settings.storage.fanout_age_seconds_max, *named]))
 
 
-class CheckpointContext(Engine, Reporting, Protocol):
-    queue_pager: QueuePager
-    commits: Commits
-
-    def checkpoint_done(self, report: CheckpointReport) -> None:
-        """Incarnations may be collected now."""
-
-    def storage_now_us(self) -> int: ...
-
-
 class Checkpoints:
     """`members` has what is durable on each peer, as its link reports; it decides which segments are dropped."""
 
-    def __init__(self, context: CheckpointContext, settings: StorageSettings) -> None:
-        self._context = context
-        self._settings = settings
-        self._done = context.store.journal.end
-        self._due_us = context.store.retention.due_us(Retentions(context.settings))
+    def __init__(
+        self,
+        commits: Commits,
+        pager: QueuePager,
+        broker: Broker,
+        store: Store,
+        environment: Environment,
+        reports: Reporting,
+        configured: Configured,
+        storage_now_us: Callable[[], int],
+    ) -> None:
+        self._commits = commits
+        self._pager = pager
+        self._broker = broker
+        self._store = store
+        self._environment = environment
+        self._reports = reports
+        self._configured = configured
+        self._storage_now_us = storage_now_us
+        self._followers: list[Callable[[CheckpointReport], None]] = []
+        self._settings = configured.settings.storage
+        self._done = store.journal.end
+        self._due_us = store.retention.due_us(Retentions(configured.settings))
         self._patience = trio.CancelScope()
         self._is_stale = False
         self.members: dict[str, Vector] = {}
         self.count = 0
         self._one = trio.Lock()
         self._untidy = Waker()
-        self._refused = ConditionGroup(context, "checkpoint")
-        self._short = ConditionGroup(context, "disk-full")
+        self._refused = ConditionGroup(reports, "checkpoint")
+        self._short = ConditionGroup(reports, "disk-full")
         self._is_memory_full = False
         self._began = Waker()
         self._ended = trio.Event()
         self._calm = trio.CancelScope()
+
+    def follow(self, done: Callable[[CheckpointReport], None]) -> None:
+        """Call `done` after each checkpoint from now on."""
+        self._followers.append(done)
 
     async def run(self) -> None:
         """Checkpoint, sync and check the disk as the journal grows, until cancelled."""
@@ -140,13 +155,12 @@ class Checkpoints:
 
     async def _until_due(self) -> None:
         """Wait until there is enough to checkpoint, or something to drop."""
-        context = self._context
-        left = max(QUIET_SECONDS_MIN, (self._due_us - context.storage_now_us()) / 1e6) if self._due_us else inf
+        left = max(QUIET_SECONDS_MIN, (self._due_us - self._storage_now_us()) / 1e6) if self._due_us else inf
         with trio.move_on_after(0 if self._is_stale else left) as self._patience:
-            await context.commits.grew(self._done)
-            patience = Retentions(context.settings).shortest_seconds / RETENTION_PARTS
+            await self._commits.grew(self._done)
+            patience = Retentions(self._configured.settings).shortest_seconds / RETENTION_PARTS
             with trio.move_on_after(max(QUIET_SECONDS_MIN, patience)):
-                await context.commits.grew(self._done + self._settings.checkpoint_bytes)
+                await self._commits.grew(self._done + self._settings.checkpoint_bytes)
 
     def schedule(self) -> None:
         """Checkpoint without waiting for the journal to grow: memory is short, or new policies keep less."""
@@ -169,7 +183,7 @@ class Checkpoints:
 
     async def bring_up(self) -> bool:
         """Bring the stores up to everything committed before this call. False: there is no room for it."""
-        is_up = self._context.commits.committed_end <= self._context.store.checkpoint_position
+        is_up = self._commits.committed_end <= self._store.checkpoint_position
         return is_up or await self._checkpoint_if_room()
 
     async def checkpoint(self) -> None:
@@ -186,33 +200,36 @@ class Checkpoints:
             finally:
                 if not ends_node:
                     self._ended.set()
-                self._context.queue_pager.checkpoint_ends()
+                self._pager.checkpoint_ends()
 
     async def _checkpoint(self) -> None:
-        context = self._context
-        context.queue_pager.checkpoint_begins()
-        await context.commits.flushed()
-        end = context.commits.committed_end
+        self._pager.checkpoint_begins()
+        await self._commits.flushed()
+        end = self._commits.committed_end
         self._is_stale = False
         call = partial(
-            context.store.checkpoint, end, context.storage_now_us(), dict(self.members), Retentions(context.settings)
+            self._store.checkpoint,
+            end,
+            self._storage_now_us(),
+            dict(self.members),
+            Retentions(self._configured.settings),
         )
         # If a caller gives up waiting, it does so when the pages in memory match the stores as they are then.
         with trio.CancelScope(shield=True):
-            report = await context.environment.run_blocking(call)
+            report = await self._environment.run_blocking(call)
             self._done = end
             self._due_us = report.retention_due_us
             self.count += 1
             log.info("= checkpoint at %d: %s", end, report)
-            await context.queue_pager.checkpoint_done(report.vector)
-            context.checkpoint_done(report)
-            context.broker.deletions.forget(report.obsolete)
-            context.store.recovered.definitions.forget(report.obsolete_definitions)
-            context.check_damage()
+            await self._pager.checkpoint_done(report.vector)
+            for done in self._followers:
+                done(report)
+            self._broker.deletions.forget(report.obsolete)
+            self._store.recovered.definitions.forget(report.obsolete_definitions)
         self._untidy.wake()
         await self.check_space()
         if report.read_bytes >= TRIM_BYTES:
-            await context.environment.run_blocking(give_back_memory)
+            await self._environment.run_blocking(give_back_memory)
 
     async def _watch_checkpoints(self) -> None:
         """Log each checkpoint that takes long, until cancelled."""
@@ -222,51 +239,48 @@ class Checkpoints:
             with trio.move_on_after(SLOW_SECONDS):
                 await ended.wait()
             if not ended.is_set():
-                self._context.raise_condition("checkpoint", SLOW)
+                self._reports.raise_condition("checkpoint", SLOW)
                 await ended.wait()
-                self._context.clear_condition("checkpoint", SLOW)
+                self._reports.clear_condition("checkpoint", SLOW)
 
     async def _tidy(self) -> None:
         """After each checkpoint, free the space that drained queues have left in the store, until cancelled."""
-        context = self._context
         while True:
             await self._untidy.wait()
             has_more = True
             while has_more:
                 try:
                     async with self._one:
-                        has_more = await context.environment.run_blocking(context.store.give_back)
+                        has_more = await self._environment.run_blocking(self._store.give_back)
                 except DiskFull:
                     break  # Freeing space needs space itself; a later checkpoint will have found some.
                 await trio.sleep(TIDY_PAUSE_SECONDS)
 
     async def _sync_every(self, seconds: float) -> None:
-        context = self._context
         while True:
-            position = context.commits.committed_end
-            await context.environment.run_blocking(context.store.journal.sync)
-            await context.commits.grew(position)
+            position = self._commits.committed_end
+            await self._environment.run_blocking(self._store.journal.sync)
+            await self._commits.grew(position)
             await trio.sleep(seconds)
 
     async def _watch_space(self) -> None:
-        context = self._context
         while True:
-            position = context.commits.committed_end
+            position = self._commits.committed_end
             await self.check_space()
-            if context.broker.send_limits.disk_full:
+            if self._broker.send_limits.disk_full:
                 # Nothing may grow, so only waiting can show that space was freed.
                 await trio.sleep(SPACE_SECONDS)
                 continue
             with trio.CancelScope() as self._calm:
-                await context.commits.grew(position)
+                await self._commits.grew(position)
                 with trio.move_on_after(SPACE_CHECK_SECONDS):
-                    await context.commits.grew(position + SPACE_CHECK_BYTES)
+                    await self._commits.grew(position + SPACE_CHECK_BYTES)
 
     async def check_space(self) -> None:
         """Decide whether new durable messages are refused, from the space that is free now."""
-        free = await self._context.environment.run_blocking(self._room)
-        commits = self._context.commits
-        pager = self._context.queue_pager
+        free = await self._environment.run_blocking(self._room)
+        commits = self._commits
+        pager = self._pager
         # A store may have less room than the journal. Once full, memory must have much room: else consumers and
         # producers would begin and end this state each second.
         self._is_memory_full = self._refused.is_shown and (
@@ -277,25 +291,25 @@ class Checkpoints:
             self._refuse(DISK_FULL)
         elif self._is_memory_full:
             self._refuse(STORE_FULL)
-        elif self._context.broker.send_limits.disk_full:
-            self._context.store.journal.is_short = self._context.broker.send_limits.disk_full = False
+        elif self._broker.send_limits.disk_full:
+            self._store.journal.is_short = self._broker.send_limits.disk_full = False
             self._short.show([])
             log.info("= %d bytes are free: this node takes messages again", free)
 
     def ran_short(self) -> None:
         """Refuse new durable messages from now on, until there is room again."""
-        if not self._context.broker.send_limits.disk_full:
+        if not self._broker.send_limits.disk_full:
             self._refuse(DISK_FULL)
 
     def _refuse(self, why: str) -> None:
         self._short.show([why])
-        if not self._context.broker.send_limits.disk_full:
-            self._context.broker.send_limits.disk_full = True
+        if not self._broker.send_limits.disk_full:
+            self._broker.send_limits.disk_full = True
             self._calm.cancel()
 
     def _room(self) -> int:
         """Bytes that are free, or held by the reserve file, which is restored when there is room for all of it."""
-        disk = self._context.store.disk
+        disk = self._store.disk
         reserve = self._settings.disk_reserve_bytes
         if disk.reserved_bytes != reserve // RESERVE_PARTS and disk.free_bytes() + disk.reserved_bytes >= reserve:
             disk.hold_reserve(reserve // RESERVE_PARTS)

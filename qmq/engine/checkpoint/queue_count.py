@@ -11,9 +11,11 @@ from typing import Final
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.queues.state.stored_names import StoredNames
-from qmq.engine.runtime.contexts import Engine
+from qmq.environment import Environment
 from qmq.storage.format.queue_store import QueueStore
+from qmq.storage.store import Store
 
 POLL_SECONDS: Final = 60.0
 """Between two checks whether the bound is near."""
@@ -24,22 +26,24 @@ log = logging.getLogger("qmq.queues")
 
 
 class QueueCount:
-    def __init__(self, context: Engine) -> None:
-        self._context = context
+    def __init__(self, broker: Broker, store: Store, environment: Environment) -> None:
+        self._broker = broker
+        self._store = store
+        self._environment = environment
 
     async def run(self) -> None:
         """Count for as long as the node runs. Raises LogBroken."""
         await self._count()
         while True:
             await trio.sleep(POLL_SECONDS)
-            if self._context.broker.send_limits.is_crowded:
+            if self._broker.send_limits.is_crowded:
                 await self._count()
 
     async def _count(self) -> None:
-        context, queues = self._context, self._context.broker.queues
-        found = StoredNames(context.broker.limits.destinations_max)
-        count = partial(_add_all, found, context.store.queues, context.origin.node, queues.by_name)
-        await context.environment.run_blocking(count)
+        queues = self._broker.queues
+        found = StoredNames(self._broker.limits.destinations_max)
+        count = partial(_add_all, found, self._store.queues, self._broker.origin.node, queues.by_name)
+        await self._environment.run_blocking(count)
         queues.stored_names = found
         if found.count:
             log.info("= %d queues are only in the store", found.count)

@@ -7,19 +7,23 @@ Pages of many queues are loaded in one read. A node whose queues always fit in m
 import logging
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.queues.paging.pager import Load, LoadedPage, page_limit
-from qmq.engine.runtime.contexts import Committing, Engine, Reporting
+from qmq.engine.runtime.contexts import Committing
+from qmq.engine.runtime.damage_report import DamageReport
+from qmq.engine.runtime.served_rows import served_rows
 from qmq.engine.runtime.waker import Waker
+from qmq.environment import Environment
 from qmq.model.dots import Vector
 from qmq.record_codec import Replay
 from qmq.storage.format.queue_store import QueueHead, QueueRow
 from qmq.storage.queues.plan import is_page_full
 from qmq.storage.queues.served_rows import ServedRows
+from qmq.storage.store import Store
 
 LOADS_AT_ONCE = 256
 """Queues served by one read of the store."""
@@ -56,12 +60,6 @@ FAR_US = 1 << 62
 log = logging.getLogger("qmq.queue_pager")
 
 
-class PagerContext(Engine, Committing, Reporting, Protocol):
-    replay: Replay
-
-    def schedule_checkpoint(self) -> None: ...
-
-
 @dataclass(slots=True)
 class LoadResult:
     """What the store returned for one Load, as it came from the worker thread."""
@@ -78,13 +76,29 @@ class QueuePager:
     store has them. `checkpoint_bytes`: after so much journal a checkpoint begins.
     """
 
-    def __init__(self, context: PagerContext, messages_kept: int, bytes_kept: int, checkpoint_bytes: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        store: Store,
+        environment: Environment,
+        replay: Replay,
+        damage: DamageReport,
+        *,
+        messages_kept: int,
+        bytes_kept: int,
+        checkpoint_bytes: int,
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._environment = environment
+        self._replay = replay
+        self._damage = damage
+        self._asks_checkpoint = False
         self._kept = messages_kept
         self._bytes_kept = bytes_kept
         self._unsaved_max = int(messages_kept * UNSAVED_FACTOR)
         self._unsaved_most = UNSAVED_MOST * self._unsaved_max
         self._unsaved_bytes_most = UNSAVED_BYTES_MOST * checkpoint_bytes
-        self._context = context
         self._wanted: list[str] = []
         self._work = Waker()
         self.load_lock = trio.Lock()
@@ -93,8 +107,8 @@ class QueuePager:
         self._sweep_at_us = 0
         self._sweep_rows = EXPIRED_AT_ONCE
         self._sweep_bytes = EXPIRED_BYTES
-        self._begun_at = context.broker.next_sequence
-        self._begun_end = context.store.journal.end
+        self._begun_at = self._broker.next_sequence
+        self._begun_end = self._store.journal.end
         self._lost_left = 0
         # Set when the present checkpoint is over; None while none runs.
         self._over: trio.Event | None = None
@@ -103,13 +117,13 @@ class QueuePager:
         self.evicted = 0
 
     def _rows(self) -> ServedRows:
-        return self._context.served_rows()
+        return served_rows(self._broker, self._store)
 
     def _ceased(self, rows: ServedRows) -> bool:
         """Whether this node has ceased to serve an owner since `rows` were requested: those rows belong to another node
         now.
         """
-        return not self._context.broker.queues.owned.serves.issuperset(rows.nodes)
+        return not self._broker.queues.owned.serves.issuperset(rows.nodes)
 
     # Loading
 
@@ -118,24 +132,23 @@ class QueuePager:
         self._wanted += names
         self._work.wake()
 
-    async def run(self) -> None:
+    async def run(self, commits: Committing) -> None:
         """Load until cancelled. Raises LogBroken when the store fails."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._sweep)
+            nursery.start_soon(self._sweep, commits)
             while True:
                 await self._work.wait()
                 while self._wanted:
                     async with self.load_lock:
-                        await self._load()
+                        await self._load(commits)
 
-    async def _load(self) -> None:
-        context = self._context
-        paging = context.broker.queues.paging
-        queues = context.broker.queues
+    async def _load(self, commits: Committing) -> None:
+        paging = self._broker.queues.paging
+        queues = self._broker.queues
         names, self._wanted = self._wanted[:LOADS_AT_ONCE], self._wanted[LOADS_AT_ONCE:]
         loads: list[Load] = []
         loading: list[str] = []
-        now_us = context.environment.now_us()
+        now_us = self._environment.now_us()
         out = Outcome(now_us=now_us)
         for name in names:
             queue = queues.by_name[name]  # A queue that waits for a load is not idle, so it was not dropped.
@@ -145,34 +158,37 @@ class QueuePager:
             else:
                 loads.append(load)
                 loading.append(name)
-        context.submit(out)
+        commits.submit(out)
         if not loads:
             return
         rows = self._rows()
-        answers = await context.environment.run_blocking(_ask, rows, loads)
-        context.check_damage()
+        answers = await self._environment.run_blocking(_ask, rows, loads)
+        self._damage.check()
         if self._ceased(rows):
             self._wanted = loading + self._wanted
             return
         self._wanted = loading[len(answers) :] + self._wanted
-        out = Outcome(now_us=context.environment.now_us())
+        out = Outcome(now_us=self._environment.now_us())
         for load, answer in zip(loads, answers, strict=False):
             load = load._replace(limit=answer.limit)
-            messages = [message for row in answer.rows if (message := context.replay.message_of_row(row)) is not None]
+            messages = [message for row in answer.rows if (message := self._replay.message_of_row(row)) is not None]
             counted: QueueHead | None = None
             if load.priority is None and not load.due_after_us:
                 counted = answer.head or QueueHead(0, 0, (), 0)
             self.loads += 1
             self.loaded += len(messages)
             paging.take(load, LoadedPage(counted, answer.priority, messages, answer.next_due_us), out)
-        context.submit(out)
+        commits.submit(out)
 
     # Checkpoints
 
     def needs_checkpoint(self) -> bool:
         """Whether so much is in memory that the store should take it over, however little the journal has grown."""
-        broker = self._context.broker
+        broker = self._broker
         paging, owned = broker.queues.paging, broker.queues.owned
+        if self._asks_checkpoint:
+            self._asks_checkpoint = False
+            return True
         if owned.needs_checkpoint:
             owned.needs_checkpoint = False
             return True
@@ -189,16 +205,16 @@ class QueuePager:
         """Messages in memory. A queue costs about as much as a message: a million queues with one message each count
         twice.
         """
-        queues = self._context.broker.queues
+        queues = self._broker.queues
         messages = queues.owned.in_memory
         return messages + min(messages, len(queues.by_name))
 
     def checkpoint_begins(self) -> None:
         """A checkpoint takes what has been decided by now. `checkpoint_ends` always follows."""
         self._over = trio.Event()
-        self._begun_at = self._context.broker.next_sequence
-        self._begun_end = self._context.store.journal.end
-        self._context.broker.queues.paging.checkpoint_begins()
+        self._begun_at = self._broker.next_sequence
+        self._begun_end = self._store.journal.end
+        self._broker.queues.paging.checkpoint_begins()
 
     def checkpoint_ends(self) -> None:
         """The checkpoint is over, and what it evicted is no longer in memory."""
@@ -217,7 +233,7 @@ class QueuePager:
         return not self._fills(2)
 
     def _fills(self, part: int) -> bool:
-        bytes_in_memory = self._context.broker.queues.paging.bytes_in_memory
+        bytes_in_memory = self._broker.queues.paging.bytes_in_memory
         is_over = part * bytes_in_memory > UNSAVED_MOST * self._bytes_kept
         return is_over or part * self._weight > self._unsaved_most
 
@@ -227,35 +243,33 @@ class QueuePager:
             await self._over.wait()
 
     def _is_overrun(self) -> bool:
-        context = self._context
         most = self._unsaved_most
-        if 2 * (context.broker.next_sequence - self._begun_at) > most and self._weight > most:
+        if 2 * (self._broker.next_sequence - self._begun_at) > most and self._weight > most:
             return True
-        return context.store.journal.end - self._begun_end > self._unsaved_bytes_most
+        return self._store.journal.end - self._begun_end > self._unsaved_bytes_most
 
     async def checkpoint_done(self, vector: Vector) -> None:
         """The store has everything that `vector` covers: evict it where memory is short."""
         async with self.load_lock:
-            queues = self._context.broker.queues
+            queues = self._broker.queues
             queues.paging.checkpoint_done(vector)
             self._lost_left = len(queues.paging.pending_deletes)
             if queues.paging.vague:
                 await self._recount()
             if queues.owned.in_memory > self._kept or queues.paging.bytes_in_memory > self._bytes_kept:
                 await self._evict()
-        self.sweep_at(self._context.environment.now_us())
+        self.sweep_at(self._environment.now_us())
 
     async def _recount(self) -> None:
-        context = self._context
-        paging = context.broker.queues.paging
+        paging = self._broker.queues.paging
         names, paging.vague = list(paging.vague), {}
-        heads = await context.environment.run_blocking(self._rows().heads, names, 0)
+        heads = await self._environment.run_blocking(self._rows().heads, names, 0)
         for name in names:
             head = heads.get(name)
             paging.recount(name, *((0, 0) if head is None else (head.messages, head.body_bytes)))
 
     async def _evict(self) -> None:
-        queues = self._context.broker.queues
+        queues = self._broker.queues
         before = self.evicted
         looked = 0
         for queue in list(queues.by_name.values()):
@@ -277,47 +291,46 @@ class QueuePager:
         # An earlier time may have been asked for when the store had nothing of this node: the sweeper waits since then.
         self._sweeper.wake()
 
-    async def _sweep(self) -> None:
-        context = self._context
+    async def _sweep(self, commits: Committing) -> None:
         while True:
-            if not context.broker.queues.owned.has_stored or not self._sweep_at_us:
+            if not self._broker.queues.owned.has_stored or not self._sweep_at_us:
                 await self._sweeper.wait()
                 continue
-            wait_us = self._sweep_at_us - context.environment.now_us()
+            wait_us = self._sweep_at_us - self._environment.now_us()
             if wait_us > 0:
                 await self._sweeper.wait(wait_us / 1_000_000)
                 continue
             async with self.load_lock:
-                await self._sweep_once()
+                await self._sweep_once(commits)
 
-    async def _sweep_once(self) -> None:
-        context = self._context
-        now_us = context.environment.now_us()
+    async def _sweep_once(self, commits: Committing) -> None:
+        now_us = self._environment.now_us()
         self._sweep_at_us = 0
-        if context.broker.queues.held:
+        if self._broker.queues.held:
             self.sweep_at(now_us + 1_000_000)
             return
         served = self._rows()
         # While the clock is in doubt, nothing from before the start is expired; later messages wait in the store until
         # then.
-        doubt_us = context.broker.clocks.in_doubt_us
+        doubt_us = self._broker.clocks.in_doubt_us
         look = partial(_expired, served, now_us - doubt_us, self._sweep_rows, self._sweep_bytes)
-        rows, is_full, next_us = await context.environment.run_blocking(look)
-        dead_letters = [at_us for at_us in context.broker.queues.owned.dead_letters_from_us.values() if at_us > now_us]
+        rows, is_full, next_us = await self._environment.run_blocking(look)
+        dead_letters = [at_us for at_us in self._broker.queues.owned.dead_letters_from_us.values() if at_us > now_us]
         next_us = min([next_us, *dead_letters] if next_us else dead_letters, default=0)
-        context.check_damage()
-        if self._ceased(served) or context.broker.queues.held:
+        self._damage.check()
+        if self._ceased(served) or self._broker.queues.held:
             self.sweep_at(now_us + 1_000_000)
             return
         out = Outcome(now_us=now_us)
-        messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
-        is_full = not context.broker.queues.redelivery.expire_stored(messages, out) or is_full
+        messages = [message for row in rows if (message := self._replay.message_of_row(row)) is not None]
+        is_full = not self._broker.queues.redelivery.expire_stored(messages, out) or is_full
         settled_any = bool(out.settles or out.records)
-        context.submit(out)
+        # A checkpoint removes their rows; until then they would hide the next ones. The scan continues after it.
+        self._asks_checkpoint = is_full and settled_any
+        commits.submit(out)
         if is_full and settled_any:
-            # A checkpoint removes their rows; until then they would hide the next ones. The scan continues after it.
-            context.schedule_checkpoint()
-        elif is_full:
+            return
+        if is_full:
             # All of them are in memory, perhaps with consumers: look further.
             self._sweep_rows = min(4 * self._sweep_rows, EXPIRED_ROWS_MAX)
             self._sweep_bytes = min(4 * self._sweep_bytes, EXPIRED_BYTES_MAX)

@@ -1,28 +1,26 @@
 """Reports certificates of this node that expire soon or have expired, until renewed ones are in use."""
 
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.engine.runtime.contexts import Engine, Reporting
+from qmq.engine.runtime.contexts import Reporting
 from qmq.engine.runtime.waker import Waker
+from qmq.environment import Environment
 
 EXPIRES_SOON_SECONDS: Final = 14 * 86_400
 CHECK_SECONDS: Final = 3_600.0
 
 
-class ExpiryContext(Engine, Reporting, Protocol):
-    certificates: Certificates
-
-
 class CertificateExpiry:
     """Two conditions: `certificate-expires` and `certificate-expired`."""
 
-    def __init__(self, context: ExpiryContext) -> None:
-        self._context = context
-        self._soon = ConditionGroup(context, "certificate-expires")
-        self._over = ConditionGroup(context, "certificate-expired")
+    def __init__(self, certificates: Certificates, environment: Environment, reports: Reporting) -> None:
+        self._certificates = certificates
+        self._environment = environment
+        self._soon = ConditionGroup(reports, "certificate-expires")
+        self._over = ConditionGroup(reports, "certificate-expired")
         self._waker = Waker()
 
     def wake(self) -> None:
@@ -32,7 +30,7 @@ class CertificateExpiry:
     async def run(self) -> None:
         """Check each hour, and when certificates were renewed, until cancelled."""
         while True:
-            self._show(self._context.certificates.expiries(), self._context.environment.now_us() / 1e6)
+            self._show(self._certificates.expiries(), self._environment.now_us() / 1e6)
             await self._waker.wait(CHECK_SECONDS)
 
     def _show(self, expiries: dict[str, float], now: float) -> None:

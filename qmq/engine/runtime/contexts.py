@@ -20,6 +20,13 @@ from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 
 
+class Configured(Protocol):
+    """The settings that apply now: a reload and definitions change them."""
+
+    @property
+    def settings(self) -> NodeSettings: ...
+
+
 class Engine(Protocol):
     """The rules, the disk, the environment, and the settings that apply now."""
 
@@ -105,6 +112,10 @@ class Tasks(Protocol):
 
     def spawn(self, task: Callable[[], object]) -> None:
         """Run a task in the nursery of the node."""
+
+
+class NodeBasics(Configured, Reporting, Tasks, Protocol):
+    """What every part may use of its node, whatever the part does."""
 
 
 class MeshPeers(Protocol):

@@ -10,23 +10,25 @@ A browser is no consumer. A message with `browser:end` marks the end, as in Acti
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.selectors import select_within
 from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting, Tasks
+from qmq.engine.commit.committed_tail import CommittedTail
+from qmq.engine.runtime.contexts import Tasks
+from qmq.environment import Environment
 from qmq.errors import LogBroken, Refused
 from qmq.model.dots import Dot
 from qmq.model.levels import delivery_order
-from qmq.record_codec import Replay
 from qmq.sessions.clients.session import ClientSession, drained, session_of
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.store import Store
@@ -43,17 +45,29 @@ END_ID: Final = "browser-end"
 log = logging.getLogger("qmq.browsing")
 
 
-class BrowseContext(Engine, Committing, MeshPeers, Reporting, Tasks, Protocol):
-    checkpoints: Checkpoints
-    replay: Replay
-    sessions: dict[int, ClientSession]
-
-
 class Browsing:
     """Serves subscriptions with `browser:true`: those of one client one after the other, in one task."""
 
-    def __init__(self, context: BrowseContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        broker: Broker,
+        store: Store,
+        environment: Environment,
+        tail: CommittedTail,
+        checkpoints: Checkpoints,
+        tasks: Tasks,
+        sessions: Mapping[int, ClientSession],
+        *,
+        peer_names: Callable[[], Iterable[str]],
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._environment = environment
+        self._tail = tail
+        self._checkpoints = checkpoints
+        self._tasks = tasks
+        self._sessions = sessions
+        self._peer_names = peer_names
         self._turns = trio.CapacityLimiter(AT_ONCE)
         # Session → its browsers that were not served yet.
         self._waiting: dict[int, list[Subscription]] = {}
@@ -63,7 +77,7 @@ class Browsing:
         waiting = self._waiting.get(subscription.session)
         if waiting is None:
             self._waiting[subscription.session] = [subscription]
-            self._context.spawn(partial(self._serve, subscription.session))
+            self._tasks.spawn(partial(self._serve, subscription.session))
         else:
             # A client that subscribes and unsubscribes again and again must not fill the list.
             waiting[:] = [other for other in waiting if not other.closed] + [subscription]
@@ -76,32 +90,30 @@ class Browsing:
 
     async def _browse(self, subscription: Subscription) -> None:
         """Raises LogBroken when the checkpoint fails; any other error ends only the client's session."""
-        context = self._context
         try:
-            if session_of(self._context.sessions, subscription) is None:
+            if session_of(self._sessions, subscription) is None:
                 return
-            await context.flushed()
+            await self._tail.flushed()
             async with self._turns:
-                if session_of(self._context.sessions, subscription) is not None:
-                    await context.checkpoints.bring_up()
+                if session_of(self._sessions, subscription) is not None:
+                    await self._checkpoints.bring_up()
             await self._send_all(subscription)
         except LogBroken:
             raise
         except Exception:
             log.exception("! %s cannot be browsed", subscription.destination)
-            session = session_of(context.sessions, subscription)
+            session = session_of(self._sessions, subscription)
             if session is not None:
                 session.evict(Refused("log-unreadable", "The queue store cannot be read now; try again later."))
 
     async def _send_all(self, subscription: Subscription) -> None:
-        context = self._context
         queue = subscription.destination
-        now_us = context.environment.now_us()
-        nodes = [context.broker.origin.node, *sorted(context.peer_names)]
+        now_us = self._environment.now_us()
+        nodes = [self._broker.origin.node, *sorted(self._peer_names())]
         # The clock of a message's node decides whether the message is due or expired.
-        times = {node: context.broker.clocks.time_at(node, now_us) for node in nodes}
+        times = {node: self._broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
-            levels = await context.environment.run_blocking(queue_levels, context.store, nodes, queue, now_us)
+            levels = await self._environment.run_blocking(queue_levels, self._store, nodes, queue, now_us)
         in_memory = self._in_memory(queue, now_us)
         for priority, node, limit in levels:
             first = bisect_right(in_memory, -delivery_order(priority), key=_order)
@@ -112,12 +124,12 @@ class Browsing:
             exact = 0
             while True:
                 # A client that does not read must not keep a page in memory besides its waiting frames.
-                if await drained(self._context.sessions, subscription) is None:
+                if await drained(self._sessions, subscription) is None:
                     return
-                page = partial(context.store.queues.page, node, queue, priority, after, times[node], limit, exact)
+                page = partial(self._store.queues.page, node, queue, priority, after, times[node], limit, exact)
                 async with self._turns:
-                    rows: list[QueueRow] = await context.environment.run_blocking(page)
-                context.check_damage()
+                    rows: list[QueueRow] = await self._environment.run_blocking(page)
+                self._tail.check_damage()
                 if not await self._send(subscription, self._unsettled(rows, times[node])):
                     return
                 if len(rows) < limit:
@@ -125,7 +137,7 @@ class Browsing:
                 after, exact = rows[-1].dot, rows[-1].exact
         if not await self._send(subscription, in_memory):
             return
-        session = session_of(self._context.sessions, subscription)
+        session = session_of(self._sessions, subscription)
         if session is not None:
             headers = [("message-id", END_ID), ("destination", queue), ("browser", "end")]
             session.outbox.put(session.encoder.notice(subscription, headers))
@@ -133,7 +145,7 @@ class Browsing:
 
     def _in_memory(self, name: str, now_us: int) -> list[Message]:
         """Messages of this node that are in no store, in the order of delivery; also those with consumers."""
-        broker = self._context.broker
+        broker = self._broker
         queue = broker.queues.by_name.get(name)
         if queue is None:
             return []
@@ -147,12 +159,11 @@ class Browsing:
         return sorted(found, key=lambda one: (_order(one), one.place))
 
     def _unsettled(self, rows: list[QueueRow], now_us: int) -> list[Message]:
-        context = self._context
-        pending_deletes = context.broker.queues.paging.pending_deletes
+        pending_deletes = self._broker.queues.paging.pending_deletes
         waiting: list[Message] = []
         for row in rows:
             if not pending_deletes.has(row.queue, row.dot) and not 0 < row.expires_us <= now_us:
-                message = context.replay.message_of_row(row)
+                message = self._tail.message_of_row(row)
                 if message is not None:
                     waiting.append(message)
         return waiting
@@ -170,12 +181,12 @@ class Browsing:
                 at, _ = select_within(selector, messages, at, TURN_COST, wanted)
                 await trio.lowlevel.checkpoint()
         for part in _parts(wanted):
-            session = await drained(self._context.sessions, subscription)
+            session = await drained(self._sessions, subscription)
             if session is None:
                 return False
             session.outbox.put(session.encoder.run(subscription.prefix, session.encoder.tails(part)))
             session.outbox.flush()
-        return session_of(self._context.sessions, subscription) is not None
+        return session_of(self._sessions, subscription) is not None
 
 
 def _order(message: Message) -> int:

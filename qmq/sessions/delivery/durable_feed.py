@@ -7,18 +7,20 @@ live subscription without enough credit simply goes back to reading, from where 
 A reader whose client has no credit keeps little in memory: it drops further messages, and reads them again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Ack, Attachment, FanoutDelivery, StartAt, Subscription
 from qmq.broker.fanouts.gap_notice import gap_notices
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import selects
-from qmq.engine.runtime.contexts import Engine, JournalTail, Tasks
+from qmq.engine.commit.committed_tail import CommittedTail
+from qmq.engine.runtime.contexts import Tasks
+from qmq.environment import Environment
 from qmq.model.dots import Dot, Origin, Vector
 from qmq.sessions.clients.session import ClientSession, session_of
 from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
@@ -35,17 +37,30 @@ REFUSED_SECONDS = 1.0
 """After a NACK, until the message is delivered again: a client that refuses everything must not cause a busy loop."""
 
 
-class FeedContext(Engine, JournalTail, Tasks, Protocol):
-    sessions: dict[int, ClientSession]
-
-
 class DurableFeeds:
     """See the module's opening. `touched` collects sessions to be flushed."""
 
     def __init__(
-        self, context: FeedContext, buffer_bytes: int, reads: trio.CapacityLimiter, touched: dict[ClientSession, None]
+        self,
+        broker: Broker,
+        store: Store,
+        environment: Environment,
+        tail: CommittedTail,
+        tasks: Tasks,
+        sessions: Mapping[int, ClientSession],
+        *,
+        flush: Callable[[], None],
+        buffer_bytes: int,
+        reads: trio.CapacityLimiter,
+        touched: dict[ClientSession, None],
     ) -> None:
-        self._context = context
+        self._broker = broker
+        self._store = store
+        self._environment = environment
+        self._tail = tail
+        self._tasks = tasks
+        self._sessions = sessions
+        self._flush = flush
         self._buffer_bytes = buffer_bytes
         self._reads = reads
         self._touched = touched
@@ -80,7 +95,7 @@ class DurableFeeds:
 
     def _offer(self, attachment: Attachment, message: Message, run: list[FanoutDelivery]) -> None:
         """Deliver one message, if it is due, and before it a notice of what is lost for good."""
-        durable_subscriptions = self._context.broker.durable_subscriptions
+        durable_subscriptions = self._broker.durable_subscriptions
         if message.origin in durable_subscriptions.lost_ranges.ends:
             reached = attachment.reached(message.origin)
             lost_ranges = durable_subscriptions.lost_ranges.before(message.origin, reached, message.sequence)
@@ -94,7 +109,7 @@ class DurableFeeds:
             run.append(handed)
 
     def _offer_gaps(self, attachment: Attachment, lost_ranges: Sequence[Dot], run: list[FanoutDelivery]) -> None:
-        broker = self._context.broker
+        broker = self._broker
         missing = broker.durable_subscriptions.gaps(attachment, lost_ranges)
         for notice, claims in gap_notices(attachment.name.destination, missing):
             run.append(
@@ -108,7 +123,7 @@ class DurableFeeds:
         session.outbox.put(session.encoder.durable_deliveries(subscription, run))
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(run)
-        totals = self._context.broker.totals.begin(attachment.name.destination)
+        totals = self._broker.totals.begin(attachment.name.destination)
         totals.delivered += len(run)
         subscription.delivered += len(run)
         totals.redelivered += sum([handed.redelivered for handed in run])
@@ -122,7 +137,7 @@ class DurableFeeds:
             self.forget(attachment.subscription)
             if attachment.again and attachment not in self._refused:
                 self._refused.add(attachment)
-                self._context.spawn(partial(self._hand_out_again, attachment))
+                self._tasks.spawn(partial(self._hand_out_again, attachment))
 
     def forget(self, subscription: Subscription) -> None:
         """Wake a reader that waits for credit; if its subscription has ended, the reader ends too."""
@@ -135,12 +150,12 @@ class DurableFeeds:
         self._refused.discard(attachment)
         session = self._session(attachment)
         if session is not None:
-            self._put(session, attachment, self._context.broker.durable_subscriptions.hand_out_again(attachment))
-            self._context.flush()
+            self._put(session, attachment, self._broker.durable_subscriptions.hand_out_again(attachment))
+            self._flush()
 
     def _session(self, attachment: Attachment) -> ClientSession | None:
         """The session to deliver to; None when there is none any more."""
-        return session_of(self._context.sessions, attachment.subscription)
+        return session_of(self._sessions, attachment.subscription)
 
     # Reading
 
@@ -150,17 +165,16 @@ class DurableFeeds:
         Returns True as soon as every committed message is delivered, with no `await` in between. Returns False when the
         subscription has ended.
         """
-        context = self._context
         name = attachment.name.destination
         # Read here: the thread must not read a cursor that moves.
         vector = attachment.cursor.vector()
         async with self._reads:
-            start = partial(_start, context.store, name, attachment.begin, begin, vector)
-            position, before, skip = await context.environment.run_blocking(start)
+            start = partial(_start, self._store, name, attachment.begin, begin, vector)
+            position, before, skip = await self._environment.run_blocking(start)
         while True:
             async with self._reads:
-                have = context.store.journal.vector()
-                page = await context.environment.run_blocking(context.store.fanout_page, name, position, READ_BYTES)
+                have = self._store.journal.vector()
+                page = await self._environment.run_blocking(self._store.fanout_page, name, position, READ_BYTES)
             if self._session(attachment) is None:
                 return False
             if attachment.begin is not None:
@@ -174,12 +188,12 @@ class DurableFeeds:
             if whole:
                 attachment.is_new = False
                 position = page.position
-                if page.at_end and position.journal_position == context.committed_end():
+                if page.at_end and position.journal_position == self._tail.committed_end():
                     return True
             await session.outbox.drained()
             if whole and page.at_end:
                 # Messages that were read may be appended and not committed yet, in the commit that is running.
-                await context.journal_grew(position.journal_position - 1)
+                await self._tail.grew(position.journal_position - 1)
 
     async def _send_page(self, attachment: Attachment, page: FanoutPage, have: Vector) -> bool:
         """Deliver a page; False when some of it has to be read again, or the subscription has ended."""
@@ -209,12 +223,12 @@ class DurableFeeds:
                     return False
             origin, record = rows[index]
             index += 1
-            message = self._context.message_of(origin, record)
+            message = self._tail.message_of(origin, record)
             if message is not None:
                 self._offer(attachment, message, run)
         if whole and page.at_end:
             # All that this node ever got of these origins is delivered: lost ranges are reported now.
-            self._offer_gaps(attachment, self._context.broker.durable_subscriptions.lost_ranges.within(have), run)
+            self._offer_gaps(attachment, self._broker.durable_subscriptions.lost_ranges.within(have), run)
         self._send(attachment, run)
         return whole
 
@@ -222,7 +236,7 @@ class DurableFeeds:
         session = self._session(attachment)
         if session is not None and run:
             self._put(session, attachment, run)
-            self._context.flush()
+            self._flush()
 
     async def _room(self, attachment: Attachment) -> bool:
         """Wait for credit; False when the subscription has ended."""

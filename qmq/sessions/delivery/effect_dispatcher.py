@@ -12,11 +12,12 @@ from functools import partial
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
 from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.message import Message
-from qmq.broker.messages.totals import COUNTED_KINDS, NodeTotals
+from qmq.broker.messages.totals import COUNTED_KINDS
 from qmq.broker.selectors import Selector, selected
 from qmq.engine.commit.receipts import Receipts
 from qmq.engine.commit.replica_acks import PendingReceipt
@@ -47,20 +48,20 @@ class Dispatcher:
 
     def __init__(
         self,
+        broker: Broker,
         sessions: dict[int, ClientSession],
         fanout_subscribers: FanoutSubscribers,
         buffers: SubscriberBuffers,
-        retained_delivery: RetainedDelivery,
         receipts: Receipts,
         beats: Heartbeats,
         *,
         outbox_bytes_max: int,
         body_bytes_max: int,
         spawn: Callable[[Callable[[], object]], None],
-        totals: NodeTotals,
+        browse: Callable[[Subscription], None],
     ) -> None:
         self._sessions = sessions
-        self._totals = totals
+        self._totals = broker.totals
         self._receipts = receipts
         self._beats = beats
         # When receipts run short of time, and the watch for that.
@@ -68,7 +69,9 @@ class Dispatcher:
         self._receipts_watch = -1
         self._fanout_subscribers = fanout_subscribers
         self._buffers = buffers
-        self._retained_delivery = retained_delivery
+        self.retained_delivery = RetainedDelivery(
+            sessions, broker.retained, buffers, outbox_bytes_max=outbox_bytes_max, spawn=spawn
+        )
         self._commits: CommitPath | None = None
         self._spawn = spawn
         self._outbox_bytes_max = outbox_bytes_max
@@ -82,7 +85,7 @@ class Dispatcher:
         self._settling = False
         self._settles_later = False
         self.mesh: Mesh | None = None
-        self.browse: Callable[[Subscription], None] | None = None
+        self._browse = browse
 
     @property
     def shares_bodies(self) -> bool:
@@ -112,7 +115,7 @@ class Dispatcher:
         if out.levels and out.is_first:
             self._put_receipts(self._receipts.early(out))
         for joined, since in out.retained_delivery:
-            self._retained_delivery.begin(joined, since)
+            self.retained_delivery.begin(joined, since)
         if out.selector_cost or self.selecting.behind:
             self.selecting.deliver(out)
         else:
@@ -142,9 +145,8 @@ class Dispatcher:
             # messages.
             for joined in out.joined:
                 self._fanout_subscribers.join(joined)
-            if self.browse is not None:
-                for browser in out.browsers:
-                    self.browse(browser)
+            for browser in out.browsers:
+                self._browse(browser)
             for run in out.fanout_runs:
                 self._fanout_subscribers.deliver(run.destination, run.messages, begin, is_costly=is_costly)
             if out.lost_ranges:
@@ -180,9 +182,9 @@ class Dispatcher:
         self._put_receipts(self._receipts.freed())
         self._touched.update(self._fanout_subscribers.touched)
         self._fanout_subscribers.touched.clear()
-        if self._retained_delivery.touched:
-            self._touched.update(self._retained_delivery.touched)
-            self._retained_delivery.touched.clear()
+        if self.retained_delivery.touched:
+            self._touched.update(self.retained_delivery.touched)
+            self.retained_delivery.touched.clear()
         touched, self._touched = self._touched, {}
         for session in touched:
             session.outbox.flush()
@@ -270,8 +272,8 @@ class Dispatcher:
         asked: Selector | None = None,
     ) -> None:
         """`messages` are those that match the selector `asked`."""
-        if self._retained_delivery.walking:
-            self._retained_delivery.deliver_first(subscriptions, messages)
+        if self.retained_delivery.walking:
+            self.retained_delivery.deliver_first(subscriptions, messages)
         encoded: dict[tuple[bytes, Encoder, Selector | None], bytes] = {}
         name = messages[0].envelope.destination
         delivered = 0

@@ -9,17 +9,20 @@ its buffer as declared instead.
 """
 
 import logging
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST, FanoutRun, Outcome
 from qmq.broker.consumers.subscription import StartAt, Subscription
 from qmq.broker.fanouts.gap_notice import Claim, gap_notices
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import Selector, SelectorCosts, selected, selects
-from qmq.engine.runtime.contexts import Committing, Engine, JournalTail, Reporting, Tasks
+from qmq.engine.commit.committed_tail import CommittedTail
+from qmq.engine.runtime.contexts import Tasks
+from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
 from qmq.model.dots import Dot, Origin, Vector, merge
@@ -38,16 +41,29 @@ READS_AT_ONCE = 4
 log = logging.getLogger("qmq.fanout_subscribers")
 
 
-class FanoutContext(Engine, Committing, JournalTail, Reporting, Tasks, Protocol):
-    sessions: dict[int, ClientSession]
-    buffers: SubscriberBuffers
-
-
 class FanoutSubscribers:
     """Which subscription follows which fanout live, and which still reads."""
 
-    def __init__(self, context: FanoutContext, buffer_bytes: int) -> None:
-        self._context = context
+    def __init__(
+        self,
+        broker: Broker,
+        store: Store,
+        environment: Environment,
+        tail: CommittedTail,
+        buffers: SubscriberBuffers,
+        tasks: Tasks,
+        sessions: Mapping[int, ClientSession],
+        *,
+        flush: Callable[[], None],
+        buffer_bytes: int,
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._environment = environment
+        self._tail = tail
+        self._buffers = buffers
+        self._tasks = tasks
+        self._sessions = sessions
         self._buffer_bytes = buffer_bytes
         self._live: dict[str, dict[Subscription, None]] = {}
         self._last_group: dict[Subscription, int] = {}
@@ -57,7 +73,18 @@ class FanoutSubscribers:
         self._positions: dict[Subscription, FanoutPosition] = {}
         self._reads = trio.CapacityLimiter(READS_AT_ONCE)
         self.touched: dict[ClientSession, None] = {}
-        self.feeds = DurableFeeds(context, buffer_bytes, self._reads, self.touched)
+        self.feeds = DurableFeeds(
+            broker,
+            store,
+            environment,
+            tail,
+            tasks,
+            sessions,
+            flush=flush,
+            buffer_bytes=buffer_bytes,
+            reads=self._reads,
+            touched=self.touched,
+        )
         self.reading = 0
 
     @property
@@ -83,15 +110,15 @@ class FanoutSubscribers:
             self._ahead[subscription] = dict(subscription.start)
         if subscription.start == "next":
             # Earlier messages may still be on their way to the disk.
-            self._ahead[subscription] = {self._context.origin: subscription.since}
-            self._context.spawn(partial(self._end_since, subscription))
+            self._ahead[subscription] = {self._broker.origin: subscription.since}
+            self._tasks.spawn(partial(self._end_since, subscription))
             self._go_live(subscription)
         else:
             self._read_from(subscription, None)
 
     async def _end_since(self, subscription: Subscription) -> None:
         """Everything decided before the subscription is delivered: now it shares its encoding with the others."""
-        await self._context.flushed()
+        await self._tail.flushed()
         self._ahead.pop(subscription, None)
 
     def forget(self, ended: list[Subscription]) -> None:
@@ -126,7 +153,7 @@ class FanoutSubscribers:
         live = self._live.get(destination)
         if not live:
             return
-        deletions = self._context.broker.deletions
+        deletions = self._broker.deletions
         if deletions.before(destination):
             # Messages of other origins, decided before the deletion and committed after it.
             messages = [one for one in messages if not deletions.covers(destination, one.origin, one.sequence)]
@@ -134,7 +161,7 @@ class FanoutSubscribers:
         chosen: dict[Selector | None, list[Message]] = {None: messages}
         delivered = 0
         for subscription in list(live):
-            session = self._context.sessions.get(subscription.session)
+            session = self._sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
                 self._leave(subscription)
                 self._ahead.pop(subscription, None)
@@ -179,7 +206,7 @@ class FanoutSubscribers:
             outbox.put(data)
             delivered += len(wanted)
         if delivered:
-            self._context.broker.totals.begin(destination).delivered += delivered
+            self._broker.totals.begin(destination).delivered += delivered
 
     def send_lost(self, lost: list[Claim], delivered: list[FanoutRun]) -> None:
         """Report to live subscriptions with a vector or a cursor what they will never get; a reader of the log finds it
@@ -193,7 +220,7 @@ class FanoutSubscribers:
                 if run.destination == destination:
                     merge(reached, {message.origin: message.sequence for message in run.messages})
             for subscription in live:
-                session = session_of(self._context.sessions, subscription)
+                session = session_of(self._sessions, subscription)
                 if session is None:
                     continue
                 if subscription.durable is not None:
@@ -211,9 +238,9 @@ class FanoutSubscribers:
 
     def _notices(self, destination: str, missing: list[Claim], session: ClientSession) -> list[bytes]:
         """Notices that these are missing, as frames without their beginning."""
-        broker = self._context.broker
+        broker = self._broker
         notices = [notice for notice, _ in gap_notices(destination, missing)]
-        messages = [Message(one, b"", self._context.origin, -broker.new_memory_sequence(), 0) for one in notices]
+        messages = [Message(one, b"", self._broker.origin, -broker.new_memory_sequence(), 0) for one in notices]
         return session.encoder.tails(messages)
 
     def _send_bounded(self, session: ClientSession, subscription: Subscription, messages: list[Message]) -> int:
@@ -222,7 +249,7 @@ class FanoutSubscribers:
         """
         if subscription in self._ahead:
             messages = [m for m in messages if self._is_unseen(subscription, m.origin, m.sequence)]
-        self._context.buffers.deliver(session, subscription, session.encoder.tails(messages))
+        self._buffers.deliver(session, subscription, session.encoder.tails(messages))
         self.touched[session] = None
         return len(messages)
 
@@ -257,12 +284,12 @@ class FanoutSubscribers:
         """Read again from the group that is being delivered. The journal may drop the group before the reader's turn
         comes. Then nothing else would show what this client has got, so that is stored now.
         """
-        mark = self._context.store.journal.last_append
+        mark = self._store.journal.last_append
         assert mark[0] == begin, "a group is delivered that was not appended last"
         self._read_from(subscription, mark)
 
     def _read_from(self, subscription: Subscription, begin: Mark | None) -> None:
-        self._context.spawn(partial(self._read, subscription, begin))
+        self._tasks.spawn(partial(self._read, subscription, begin))
 
     async def _read(self, subscription: Subscription, begin: Mark | None) -> None:
         """Read until the subscription has caught up or ended. Never raises Exception: an error ends only the client's
@@ -273,8 +300,8 @@ class FanoutSubscribers:
             await self._read_on(subscription, begin)
         except Exception:
             log.exception("! the log of %s cannot be read", subscription.destination)
-            self._context.check_damage()
-            session = session_of(self._context.sessions, subscription)
+            self._tail.check_damage()
+            session = session_of(self._sessions, subscription)
             if session is not None:
                 session.evict(Refused("log-unreadable", "The log of the fanout cannot be read now; try again later."))
         finally:
@@ -282,14 +309,13 @@ class FanoutSubscribers:
             self._positions.pop(subscription, None)
 
     async def _read_on(self, subscription: Subscription, begin: Mark | None) -> None:
-        context = self._context
-        store, name = context.store, subscription.destination
+        store, name = self._store, subscription.destination
         if subscription.durable is not None:
             if await self.feeds.read(subscription.durable, begin):
                 self._go_live(subscription)
             return
         async with self._reads:
-            position, skip = await context.environment.run_blocking(_start, store, subscription, begin)
+            position, skip = await self._environment.run_blocking(_start, store, subscription, begin)
         resumed: ResumeVector | None = None
         if isinstance(subscription.start, dict) and (begin is None or position.seen):
             resumed = ResumeVector(dict(position.seen))
@@ -297,22 +323,22 @@ class FanoutSubscribers:
         while True:
             async with self._reads:
                 have = store.journal.vector()
-                page = await context.environment.run_blocking(store.fanout_page, name, position, READ_BYTES)
-            session = session_of(context.sessions, subscription)
+                page = await self._environment.run_blocking(store.fanout_page, name, position, READ_BYTES)
+            session = session_of(self._sessions, subscription)
             if session is None:
                 self._ahead.pop(subscription, None)
                 return
             self._positions[subscription] = position = page.position
             await self._send_page(subscription, session, page, skip, resumed, have)
             skip = 0
-            if page.at_end and position.journal_position == context.committed_end():
+            if page.at_end and position.journal_position == self._tail.committed_end():
                 self._drop_reached(subscription, have)
                 self._go_live(subscription)
                 return
             await session.outbox.drained()
             if page.at_end:
                 # Messages that were read may be appended and not committed yet, in the commit that is running.
-                await context.journal_grew(position.journal_position - 1)
+                await self._tail.grew(position.journal_position - 1)
 
     async def _send_page(
         self,
@@ -329,7 +355,7 @@ class FanoutSubscribers:
         """
         tails: list[bytes] = []
         selector = subscription.selector
-        lost = self._context.broker.durable_subscriptions.lost_ranges
+        lost = self._broker.durable_subscriptions.lost_ranges
 
         def miss(missing: list[Claim]) -> None:
             tails.extend(self._notices(subscription.destination, missing, session))
@@ -347,14 +373,14 @@ class FanoutSubscribers:
                 miss(missing)
             if not self._is_unseen(subscription, origin, record.sequence):
                 continue
-            message = self._context.message_of(origin, record)
+            message = self._tail.message_of(origin, record)
             if message is not None and (selector is None or selects(selector, message.envelope)):
                 tails += session.encoder.tails([message])
         if resumed is not None and page.at_end:
             # All that this node ever got of these origins is delivered: lost ranges are reported now.
             miss(resumed.missing(lost.within(have)))
         if tails and session.owns(subscription):
-            self._context.broker.totals.begin(subscription.destination).delivered += len(tails)
+            self._broker.totals.begin(subscription.destination).delivered += len(tails)
             session.outbox.put(session.encoder.run(subscription.prefix, tails))
             session.outbox.flush()
 

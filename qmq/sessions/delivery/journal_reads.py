@@ -12,18 +12,22 @@ connected.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import JournalSpan, Subscription
-from qmq.engine.runtime.contexts import Engine, JournalTail, Tasks
+from qmq.engine.commit.committed_tail import CommittedTail
+from qmq.engine.runtime.contexts import Tasks
+from qmq.environment import Environment
 from qmq.errors import LogBroken, Refused
 from qmq.model.dots import Vector, covers
 from qmq.sessions.clients.session import ClientSession, drained, session_of
 from qmq.storage.format.batch import BatchHead
+from qmq.storage.store import Store
 
 T = TypeVar("T")
 
@@ -37,15 +41,24 @@ BATCHES_TYPE: Final = "application/x-qmq-batches"
 log = logging.getLogger("qmq.journal_reads")
 
 
-class JournalContext(Engine, JournalTail, Tasks, Protocol):
-    sessions: dict[int, ClientSession]
-
-
 class JournalReads:
     """Serves subscriptions to `/system/journal`, each in a task of its own."""
 
-    def __init__(self, context: JournalContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        broker: Broker,
+        store: Store,
+        environment: Environment,
+        tail: CommittedTail,
+        tasks: Tasks,
+        sessions: Mapping[int, ClientSession],
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._environment = environment
+        self._tail = tail
+        self._tasks = tasks
+        self._sessions = sessions
         self._turns = trio.CapacityLimiter(AT_ONCE)
         self._numbers = 0
         self._readers: dict[int, JournalSpan] = {}
@@ -55,9 +68,9 @@ class JournalReads:
     def begin(self, subscription: Subscription) -> None:
         # The journal of an idle node does not grow: readers that have left must not accumulate.
         for other, scope in self.waiting.items():
-            if session_of(self._context.sessions, other) is None:
+            if session_of(self._sessions, other) is None:
                 scope.cancel()
-        self._context.spawn(partial(self._serve, subscription))
+        self._tasks.spawn(partial(self._serve, subscription))
 
     async def _serve(self, subscription: Subscription) -> None:
         """Raises LogBroken when the disk fails; any other error ends only the client's session."""
@@ -67,15 +80,14 @@ class JournalReads:
             raise
         except Exception:
             log.exception("! the journal cannot be read for subscribers")
-            session = session_of(self._context.sessions, subscription)
+            session = session_of(self._sessions, subscription)
             if session is not None:
                 session.evict(Refused("log-unreadable", "The journal cannot be read now; try again later."))
 
     async def _send_all(self, subscription: Subscription) -> None:
-        context = self._context
         span = subscription.start
         assert isinstance(span, JournalSpan)
-        journal = context.store.journal
+        journal = self._store.journal
         if span.reader:
             self._note_reader(subscription.session, span)
         headers = [("content-type", "application/json"), ("journal", "picture")]
@@ -87,7 +99,7 @@ class JournalReads:
         have = dict(span.after)
         while not done:
             written = await self._read(partial(journal.read, position, READ_BYTES))
-            found = [batch for batch in written if batch[0] + batch[1].size <= context.committed_end()]
+            found = [batch for batch in written if batch[0] + batch[1].size <= self._tail.committed_end()]
             if not found:
                 if span.until is not None and not written:
                     break  # What is still missing is not on this node.
@@ -95,17 +107,17 @@ class JournalReads:
                 with trio.CancelScope() as scope:
                     self.waiting[subscription] = scope
                     try:
-                        await context.journal_grew(position)
+                        await self._tail.grew(position)
                     finally:
                         del self.waiting[subscription]
-                if session_of(self._context.sessions, subscription) is None:
+                if session_of(self._sessions, subscription) is None:
                     return
                 continue
             position = found[-1][0] + found[-1][1].size
             wanted = [data for _, head, data in found if _is_wanted(head, span)]
             if wanted and not await self._send(subscription, [("content-type", BATCHES_TYPE)], b"".join(wanted)):
                 return
-            if session_of(self._context.sessions, subscription) is None:
+            if session_of(self._sessions, subscription) is None:
                 return
             for _, head, _ in found:
                 have[head.origin] = max(have.get(head.origin, 0), head.last)
@@ -114,10 +126,10 @@ class JournalReads:
 
     def readers(self) -> dict[str, int]:
         """Names of connected readers, and how many records each has yet to read."""
-        have = self._context.store.journal.vector()
+        have = self._store.journal.vector()
         behind: dict[str, int] = {}
         for session_id, span in list(self._readers.items()):
-            if session_id not in self._context.sessions:
+            if session_id not in self._sessions:
                 del self._readers[session_id]
                 continue
             behind[span.reader] = sum(max(last - span.after.get(origin, 0), 0) for origin, last in have.items())
@@ -131,18 +143,18 @@ class JournalReads:
 
     async def _read(self, read: Callable[[], T]) -> T:
         async with self._turns:
-            return await self._context.environment.run_blocking(read)
+            return await self._environment.run_blocking(read)
 
     def _status(self, compacted_ends: Vector) -> bytes:
-        journal = self._context.store.journal
+        journal = self._store.journal
         bounds = journal.segment_bounds()
         facts = {
-            "node": self._context.origin.node,
-            "origin": str(self._context.origin),
-            "uuid": self._context.store.recovered.identity.uuid,
+            "node": self._broker.origin.node,
+            "origin": str(self._broker.origin),
+            "uuid": self._store.recovered.identity.uuid,
             "vector": _plain(journal.vector()),
             "base": _plain(journal.base()),
-            "given_up": _plain(self._context.broker.durable_subscriptions.given_up),
+            "given_up": _plain(self._broker.durable_subscriptions.given_up),
             "rests": _plain(compacted_ends),
             "bytes": journal.end - journal.start,
             "segments": [_plain(vector) for _, _, vector in bounds],
@@ -151,7 +163,7 @@ class JournalReads:
 
     async def _send(self, subscription: Subscription, headers: list[tuple[str, str]], body: bytes) -> bool:
         """Send one message after the client has read the frames before it; False when it has disconnected."""
-        session = await drained(self._context.sessions, subscription)
+        session = await drained(self._sessions, subscription)
         if session is None:
             return False
         self._numbers += 1

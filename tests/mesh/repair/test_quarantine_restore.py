@@ -293,7 +293,7 @@ async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock, mo
         rot(mesh.disks["a"], b"two")
         # Every look at this disk finds it full, from the first one on: a later one must not end the shortage.
         room = Checkpoints._room
-        monkeypatch.setattr(Checkpoints, "_room", lambda one: 0 if one._context is mesh.nodes["a"] else room(one))
+        monkeypatch.setattr(Checkpoints, "_room", lambda one: 0 if one is mesh.nodes["a"].checkpoints else room(one))
         a = await mesh.start("a")
         await eventually(lambda: a.broker.send_limits.disk_full)
         rejoin(mesh, "a")

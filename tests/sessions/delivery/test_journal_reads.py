@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.engine.commit.committed_tail import CommittedTail
 from qmq.model.dots import Origin
 from qmq.storage.format.batch import batch_records, read_head
 from qmq.storage.repair.range_snapshot import RangeSnapshot, snapshot_batch
@@ -140,7 +141,7 @@ async def test_what_is_written_and_not_sent_yet_is_waited_for(
         await publish(client, "one")
         told = rig.alive.commits.committed_end
         await publish(client, "two")
-        monkeypatch.setattr(rig.alive.journal_reads, "_context", _Behind(rig.alive, told))
+        monkeypatch.setattr(rig.alive.journal_reads, "_tail", _Behind(rig.alive.engine.tail, told))
 
         await reader.send(subscribe(JOURNAL, **{"qmq-until": f"{rig.alive.origin}=3"}))
 
@@ -149,21 +150,18 @@ async def test_what_is_written_and_not_sent_yet_is_waited_for(
 
 
 class _Behind:
-    """A node that has told everything up to a position, until somebody waits for more."""
+    """The journal of a node that has told everything up to a position, until somebody waits for more."""
 
-    def __init__(self, node: Any, told: int) -> None:
-        self._node = node
+    def __init__(self, tail: CommittedTail, told: int) -> None:
+        self._tail = tail
         self._told: int | None = told
 
     def committed_end(self) -> int:
-        return self._node.committed_end() if self._told is None else self._told
+        return self._tail.committed_end() if self._told is None else self._told
 
-    async def journal_grew(self, position: int) -> None:
+    async def grew(self, position: int) -> None:
         self._told = None
-        await self._node.journal_grew(position)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._node, name)
+        await self._tail.grew(position)
 
 
 async def test_records_of_others_do_not_send_a_reader_to_the_beginning(
