@@ -3,7 +3,8 @@
 import trio
 from trio.testing import MockClock
 
-from qmq.config import Address, BeanstalkListenerSettings, User
+from qmq.config import Address, User
+from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.protocols.http.listener import HttpListenerSettings
 from tests.node.rig import HOST, Client, Rig, send, subscribe
 from tests.node.test_reload import ANN, reloader

@@ -108,6 +108,7 @@ async def test_a_question_whose_store_fails_ends_its_connection_with_one_line_in
             raise LogBroken("the queue store postgresql://host/db failed: it went away")
 
         monkeypatch.setattr(rig.alive.store.queues, "heads", fail)
+        rig.alive.broker.queues.owned.has_stored = True
         client = await rig.connect()
         await client.send(send("/control/count-msgs/queue/q", "", "count"))
         await client.until_closed()

@@ -753,7 +753,7 @@ async def test_a_takeover_that_is_given_up_in_the_midst_of_a_checkpoint_leaves_i
             could_not_begin(owner, number)
 
         monkeypatch.setattr(b.store, "checkpoint", slow_checkpoint)
-        monkeypatch.setattr(b, "checkpoint_done", noted.append)
+        b.checkpoints.follow(noted.append)
         monkeypatch.setattr(b.takeover, "could_not_begin", note_given_up)
 
         isolate(rig, "a")
