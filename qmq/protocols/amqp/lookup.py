@@ -5,7 +5,7 @@ asks its peers: a client of another node may have declared it a moment ago. A qu
 messages, or has consumers; STOMP clients use queues that are not declared.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -76,10 +76,6 @@ def counts_here(context: LookupContext, queue: str) -> tuple[int, int]:
         return 0, 0
     in_flight = sum([len(one.in_flight) for one in found.subscriptions])
     return max(0, found.depth - in_flight), len(found.subscriptions) + len(found.borrowers or ())
-
-
-def _allow(destination: str, headers: Mapping[str, str]) -> None:
-    """AMQP lets each client that declares a queue know its counts."""
 
 
 Ask = Callable[[str], Awaitable[bool]]
