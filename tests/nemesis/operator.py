@@ -1,7 +1,7 @@
 """An operator who changes one definition again and again, at one node after the other, and what must be left of it.
 
 Each change begins when the one before is answered. So the last one that was answered as durable at a majority holds on
-every node at the end, or one of those after it whose outcome nobody knows. The values come again, as when an operator
+every node at the end, or one of those after it whose outcome is unknown. The values come again, as when an operator
 goes back to what a node that was away still has.
 """
 

@@ -150,7 +150,7 @@ async def test_what_is_written_and_not_sent_yet_is_waited_for(
 
 
 class _Behind:
-    """The journal of a node that has told everything up to a position, until somebody waits for more."""
+    """The journal of a node that has delivered everything up to a position, until a reader waits for more."""
 
     def __init__(self, tail: CommittedTail, told: int) -> None:
         self._tail = tail
