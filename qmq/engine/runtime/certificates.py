@@ -6,14 +6,33 @@ nothing from a context once it is loaded. Existing connections keep their contex
 
 import hashlib
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from qmq.config import TlsSettings
 from qmq.config.certificates import expiry_of, last_expiry, no_password, refuse_revoked
 from qmq.environment import Tls
 from qmq.errors import ConfigError
+
+EXTENSIONS: Final = 0xA3
+"""Tag of the extensions in a certificate (RFC 5280, 4.1)."""
+EXTENDED_KEY_USAGE: Final = bytes.fromhex("551d25")
+SERVER_USES: Final = (bytes.fromhex("2b06010505070301"), bytes.fromhex("551d2500"))
+"""serverAuth, and any use (RFC 5280, 4.2.1.12)."""
+
+
+class _FromNode(ssl.SSLObject):
+    """The listening side of a link. OpenSSL checks there that the other certificate may be shown by a client, as those
+    of clients may. A node is dialled, too: so a certificate for clients only is refused.
+    """
+
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        if not may_serve(self.getpeercert(binary_form=True) or b""):
+            raise ssl.SSLCertVerificationError("the certificate is for clients, not for nodes (extendedKeyUsage)")
 
 
 @dataclass(slots=True)
@@ -27,6 +46,7 @@ class Made:
     tls: TlsSettings
     digest: bytes
     expiries: dict[str, float]
+    of_links: bool
 
     def current(self) -> ssl.SSLContext:
         return self.context
@@ -51,10 +71,10 @@ class Certificates:
         Raises OSError that names the file which cannot be used.
         """
         assert tls.ca is not None, "the configuration was checked"
-        return self._make(ssl.Purpose.CLIENT_AUTH, tls), self._make(ssl.Purpose.SERVER_AUTH, tls)
+        return self._make(ssl.Purpose.CLIENT_AUTH, tls, of_links=True), self._make(ssl.Purpose.SERVER_AUTH, tls)
 
-    def _make(self, purpose: ssl.Purpose, tls: TlsSettings) -> Tls:
-        made = _made(purpose, tls)
+    def _make(self, purpose: ssl.Purpose, tls: TlsSettings, *, of_links: bool = False) -> Tls:
+        made = _made(purpose, tls, of_links)
         self._all.append(made)
         return made.current
 
@@ -68,7 +88,7 @@ class Certificates:
         for known in self._all:
             try:
                 if _digest(known.tls) != known.digest:
-                    found.append((known, _made(known.purpose, known.tls)))
+                    found.append((known, _made(known.purpose, known.tls, known.of_links)))
             except OSError as error:
                 problems[str(error)] = None
         if problems:
@@ -86,14 +106,16 @@ class Certificates:
         return {file: at for made in self._all for file, at in made.expiries.items()}
 
 
-def _made(purpose: ssl.Purpose, tls: TlsSettings) -> Made:
+def _made(purpose: ssl.Purpose, tls: TlsSettings, of_links: bool) -> Made:
     # The digest first: a change in between is then found the next time.
     digest = _digest(tls)
     context = _context(purpose, tls)
+    if of_links and purpose is ssl.Purpose.CLIENT_AUTH:
+        context.sslobject_class = _FromNode
     expiries = {str(tls.certificate.absolute()): expiry_of(tls)}
     if tls.ca is not None:
         expiries[str(tls.ca.absolute())] = last_expiry(context)
-    return Made(context, purpose, tls, digest, expiries)
+    return Made(context, purpose, tls, digest, expiries, of_links)
 
 
 def _digest(tls: TlsSettings) -> bytes:
@@ -122,3 +144,32 @@ def _context(purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise OSError(f"{tls.certificate} and {tls.key}: no certificate with its key in PEM form: {error}") from error
     return context
+
+
+def may_serve(certificate: bytes) -> bool:
+    """Whether a server may show this certificate (DER, as OpenSSL has verified it): all that do not say how they may be
+    used, and those that say so.
+    """
+    for tag, content in _der(certificate, 2):
+        if tag == EXTENSIONS:
+            for _, extension in _der(content, 1):
+                name, *_, value = (part for _, part in _der(extension))
+                if name == EXTENDED_KEY_USAGE:
+                    return any(use in SERVER_USES for _, use in _der(value, 1))
+    return True
+
+
+def _der(data: bytes, depth: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Tags and contents of what follows each other in `data`, or in the first content of it, and so on."""
+    at = 0
+    while at < len(data):
+        tag, size = data[at], data[at + 1]
+        at += 2
+        if size > 0x7F:  # so many bytes have the size
+            at, size = at + size % 0x80, int.from_bytes(data[at : at + size % 0x80])
+        content = data[at : at + size]
+        if depth:
+            yield from _der(content, depth - 1)
+            return
+        yield tag, content
+        at += size

@@ -301,6 +301,66 @@ async def test_a_mesh_listener_refuses_nodes_without_a_certificate_of_its_author
             await both_ends(listening, dialling, "a")
 
 
+def with_uses(papers: Papers, name: str, *uses: x509.ObjectIdentifier) -> TlsSettings:
+    """A certificate of that DNS name that may be used so; for everything without `uses`."""
+    issuer = x509.load_pem_x509_certificate(papers.ca.read_bytes())
+    signing = serialization.load_pem_private_key(papers.authority.private_key_pem.bytes(), None)
+    assert isinstance(signing, ec.EllipticCurvePrivateKey)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    made = x509.CertificateBuilder(issuer.subject, x509.Name([]), key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=9))
+    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=True)
+    if uses:
+        made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+    made = made.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
+    certificate, file = papers.ca.with_name(f"{name}.pem"), papers.ca.with_name(f"{name}.key")
+    certificate.write_bytes(made.sign(signing, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    file.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return TlsSettings(certificate=certificate, key=file, ca=papers.ca)
+
+
+CLIENT, SERVER = x509.ExtendedKeyUsageOID.CLIENT_AUTH, x509.ExtendedKeyUsageOID.SERVER_AUTH
+
+
+@pytest.mark.parametrize(
+    ("uses", "is_node"), [((), True), ((CLIENT, SERVER), True), ((CLIENT,), False), ((SERVER,), False)]
+)
+async def test_a_link_is_accepted_only_from_a_certificate_for_both_sides_of_it(
+    papers: Papers, uses: tuple[x509.ObjectIdentifier, ...], is_node: bool
+) -> None:
+    listening, _ = Certificates().for_links(papers.of("a"))
+    _, dialling = Certificates().for_links(with_uses(papers, "b", *uses))
+
+    if is_node:
+        dialled, accepted, _ = await both_ends(listening, dialling, "a")
+        assert accepted.peer_certificate_names == {"b"}
+        dialled.close()
+        accepted.close()
+    else:
+        with pytest.raises((ExceptionGroup, trio.BrokenResourceError)):
+            await both_ends(listening, dialling, "a")
+
+
+async def test_a_certificate_for_clients_is_no_certificate_of_a_server(papers: Papers) -> None:
+    listening, _ = Certificates().for_links(with_uses(papers, "a", CLIENT))
+    _, dialling = Certificates().for_links(papers.of("b"))
+
+    with pytest.raises((ExceptionGroup, MeshError)):
+        await both_ends(listening, dialling, "a")
+
+
+async def test_a_client_listener_accepts_a_certificate_for_clients(papers: Papers) -> None:
+    listening = Certificates().for_clients(papers.of("node"))
+    _, showing = Certificates().for_links(with_uses(papers, "ann", CLIENT))
+
+    dialled, accepted, _ = await both_ends(listening, showing, "node")
+
+    assert accepted.peer_certificate_names == {"ann"}
+    dialled.close()
+    accepted.close()
+
+
 async def test_a_mesh_link_is_not_dialled_to_a_node_with_another_name(papers: Papers) -> None:
     listening, _ = Certificates().for_links(papers.of("c"))
     _, dialling = Certificates().for_links(papers.of("b"))
