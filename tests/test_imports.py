@@ -72,11 +72,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "protocols/beanstalk/codec": {"errors"},
     "protocols/beanstalk/gateway": RULES | {"protocols/beanstalk/codec"},
     "node": DIALOGUE,
+    "deploy": {"errors", "section"},
     "blocking": {"errors", "unix_socket", "wire"},
     "spark": GROUND | {"storage", "blocking"},
     "bench": {"errors", "address", "wire"},
     "client": GROUND | {"address", "wire"},
-    "cli": DIALOGUE | {"address", "bench", "blocking", "node", "spark"},
+    "cli": DIALOGUE | {"address", "bench", "blocking", "deploy", "node", "section", "spark"},
     "__main__": {"cli"},
 }
 

@@ -109,13 +109,13 @@ class Certificates:
 def _made(purpose: ssl.Purpose, tls: TlsSettings, of_links: bool) -> Made:
     # The digest first: a change in between is then found the next time.
     digest = _digest(tls)
-    context = _context(purpose, tls)
+    made = _context(purpose, tls)
     if of_links and purpose is ssl.Purpose.CLIENT_AUTH:
-        context.sslobject_class = _FromNode
+        made.sslobject_class = _FromNode
     expiries = {str(tls.certificate.absolute()): expiry_of(tls)}
     if tls.ca is not None:
-        expiries[str(tls.ca.absolute())] = last_expiry(context)
-    return Made(context, purpose, tls, digest, expiries, of_links)
+        expiries[str(tls.ca.absolute())] = last_expiry(made)
+    return Made(made, purpose, tls, digest, expiries, of_links)
 
 
 def _digest(tls: TlsSettings) -> bytes:

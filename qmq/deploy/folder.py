@@ -1,0 +1,195 @@
+"""The folder of a mesh on the machine of its operator: the keys of its authorities, and a folder to copy to each host.
+
+    authority/ca.pem, ca.key                  the authority of the nodes: it signs what nodes show
+    authority/clients-ca.pem, clients-ca.key  that of the clients
+    NAME/node.pem, node.key, ca.pem, clients-ca.pem     what the host of node NAME gets
+    clients/NAME.pem, NAME.key, ca.pem        what clients get; they trust `ca.pem`
+
+`ca.pem` has one authority, or two while it is replaced: the last one is new, and its key is `ca.key`. Nothing is
+overwritten but what is renewed, and each file is replaced as a whole.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from qmq.errors import ConfigError
+from qmq.section import NODE_NAME
+
+from . import certificates
+from .certificates import Pair
+
+T = TypeVar("T")
+
+AUTHORITY: Final = "authority"
+CLIENTS: Final = "clients"
+OF_NODES: Final = "ca"
+OF_CLIENTS: Final = "clients-ca"
+NODE_PEM: Final = "node.pem"
+CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+"""Of a certificate: its common name, and its DNS name."""
+
+
+class MeshFolder:
+    """The folder `path`. All errors are ConfigError, with the file that is wrong."""
+
+    def __init__(self, path: Path, now: datetime) -> None:
+        self.path = path
+        self._now = now
+
+    def make_authorities(self, mesh: str, days: int) -> list[Path]:
+        """Both authorities, which must not be there yet."""
+        made = []
+        for stem in (OF_NODES, OF_CLIENTS):
+            made += self._write_pair(self.path / AUTHORITY / stem, self._new_authority(stem, mesh, days))
+        return made
+
+    def make_node(self, name: str, addresses: list[str], days: int) -> list[Path]:
+        """The certificate of a node, for its links and listeners, and what it trusts. `addresses` are its hosts."""
+        if not re.fullmatch(NODE_NAME, name) or name in (AUTHORITY, CLIENTS):
+            raise ConfigError([f"{name!r} is no name of a node: {NODE_NAME}, and neither {AUTHORITY} nor {CLIENTS}"])
+        for other in self.issued():
+            taken = other.parent.name in addresses or name in self._facts(other).names
+            if other.parent.name not in (name, CLIENTS) and taken:
+                raise ConfigError(
+                    [f"{other}: one certificate must not name both nodes, {other.parent.name} and {name}"]
+                )
+        issued = certificates.issue(self._signing(OF_NODES), name, addresses, days, self._now, for_node=True)
+        made = self._write_pair(self.path / name / "node", issued)
+        self._spread()
+        return made
+
+    def make_client(self, name: str, days: int) -> list[Path]:
+        """A certificate with which a client logs in as the user `name`."""
+        if not CLIENT_NAME.fullmatch(name):
+            raise ConfigError([f"{name!r} must be 1 to 64 letters, digits, and -._@"])
+        issued = certificates.issue(self._signing(OF_CLIENTS), name, [], days, self._now, for_node=False)
+        made = self._write_pair(self.path / CLIENTS / name, issued)
+        self._spread()
+        return made
+
+    def issued(self) -> Iterator[Path]:
+        """The certificates that were issued here: files with a key beside them, but for the authorities."""
+        for file in sorted(self.path.glob("*/*.pem")):
+            if file.parent.name != AUTHORITY and file.with_suffix(".key").exists():
+                yield file
+
+    def renew(self, within_days: int | None, days: int) -> list[Path]:
+        """Issue again what ends within so many days, or everything (None), by the authorities of now."""
+        renewed = []
+        for file in self.issued():
+            days_left = self._facts(file).days_left
+            if within_days is None or days_left <= within_days:
+                signing = self._signing(OF_CLIENTS if file.parent.name == CLIENTS else OF_NODES)
+                pair = parsed(file, partial(certificates.renew, signing, days=days, now=self._now))
+                _replace(file.with_suffix(".key"), pair.key)
+                _replace(file, pair.certificate)
+                renewed.append(file)
+        self._spread()
+        return renewed
+
+    def begin_rollover(self, stem: str, mesh: str, days: int) -> None:
+        """A second authority beside the first: from now on it signs, and both are trusted."""
+        file = self._authority(stem)
+        if len(known := self._known(stem)) > 1:
+            raise ConfigError([f"{file}: has {len(known)} authorities: a rollover is under way; renew, then end it"])
+        new = self._new_authority(stem, mesh, days)
+        _replace(file.with_suffix(".key"), new.key)
+        _replace(file, known[0] + new.certificate)
+        self._spread()
+
+    def end_rollover(self, stem: str) -> None:
+        """Trust the new authority alone. Refused while a certificate here is signed by the old one."""
+        file = self._authority(stem)
+        if len(known := self._known(stem)) == 1:
+            raise ConfigError([f"{file}: has one authority: no rollover is under way"])
+        old = [
+            f"{issued}: is signed by the authority that ends; renew it with --all first"
+            for issued in self.issued()
+            if (issued.parent.name == CLIENTS) == (stem == OF_CLIENTS)
+            and not certificates.is_signed_by(read(issued), known[-1])
+        ]
+        if old:
+            raise ConfigError(old)
+        _replace(file, known[-1])
+        self._spread()
+
+    def _new_authority(self, stem: str, mesh: str, days: int) -> Pair:
+        of = "nodes" if stem == OF_NODES else "clients"
+        return certificates.new_authority(f"{of} of {mesh}, {self._now:%Y-%m-%d}", days, self._now)
+
+    def _authority(self, stem: str) -> Path:
+        return self.path / AUTHORITY / f"{stem}.pem"
+
+    def _known(self, stem: str) -> list[bytes]:
+        file = self._authority(stem)
+        if not file.exists():
+            raise ConfigError([f"{file}: is missing; `qmq cert ca --dir {self.path}` makes the authorities"])
+        return parsed(file, certificates.certificates_in)
+
+    def _facts(self, file: Path) -> certificates.CertificateFacts:
+        return certificates.facts_of(parsed(file, certificates.certificates_in)[0], self._now)
+
+    def _signing(self, stem: str) -> Pair:
+        """The newest authority, with its key."""
+        file = self._authority(stem)
+        newest, key = self._known(stem)[-1], file.with_suffix(".key")
+        if not parsed(key, lambda data: certificates.has_key(newest, data)):
+            raise ConfigError([f"{key}: is not the key of the last certificate in {file}"])
+        return Pair(newest, read(key))
+
+    def _spread(self) -> None:
+        """Each folder has the authorities of now."""
+        for folder in {file.parent for file in self.issued()}:
+            for stem in (OF_NODES,) if folder.name == CLIENTS else (OF_NODES, OF_CLIENTS):
+                target, data = folder / f"{stem}.pem", read(self._authority(stem))
+                if not target.exists() or read(target) != data:
+                    _replace(target, data)
+
+    def _write_pair(self, stem: Path, pair: Pair) -> list[Path]:
+        key, certificate = stem.parent / f"{stem.name}.key", stem.parent / f"{stem.name}.pem"
+        for file in (key, certificate):
+            if file.exists():
+                raise ConfigError([f"{file}: exists already, and is not overwritten; `qmq cert renew` renews it"])
+        write_new(key, pair.key)
+        write_new(certificate, pair.certificate)
+        return [certificate, key]
+
+
+def read(file: Path) -> bytes:
+    """Raises ConfigError."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError([f"{file}: cannot be read: {error.strerror}"]) from error
+
+
+def parsed(file: Path, parse: Callable[[bytes], T]) -> T:
+    """What the file says. Raises ConfigError, also where `parse` raises ValueError."""
+    try:
+        return parse(read(file))
+    except ValueError as error:
+        raise ConfigError([f"{file}: {error}"]) from error
+
+
+def write_new(file: Path, data: bytes) -> None:
+    """For this user alone, in a folder for this user alone. Raises ConfigError, also if there is such a file."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(file, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as written:
+            written.write(data)
+    except FileExistsError:
+        raise ConfigError([f"{file}: exists already, and is not overwritten"]) from None
+    except OSError as error:
+        raise ConfigError([f"{file}: cannot be written: {error.strerror}"]) from error
+
+
+def _replace(file: Path, data: bytes) -> None:
+    new = file.with_name(f"{file.name}.new")
+    new.unlink(missing_ok=True)
+    write_new(new, data)
+    new.replace(file)
