@@ -56,7 +56,8 @@ $(addprefix protocols/,$(addsuffix /gateway,amqp beanstalk http) http/websocket)
 cluster/faults/test_ten_thousand_under_kills.py simulation/test_seeds.py
 # Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter,
 # and of rules and codecs that are not compiled (native.py), nor use what is.
-OF_TEXT := configuration.py docs.py imports.py migration.py recipes.py vocabulary.py weight.py wiring.py
+OF_TEXT := configuration.py docs.py imports.py migration.py path_of_send.py recipes.py vocabulary.py weight.py \
+wiring.py
 INTERPRETED := tests/broker/test_growth.py tests/wire/test_fuzz.py \
 $(addprefix tests/broker/takeover/test_leases.py::test_,two_nodes_never_serve nothing_forbidden long_histories \
 a_rule_that_is_broken)

@@ -28,6 +28,7 @@ from qmq.engine.runtime.contexts import Committing, Engine
 from qmq.engine.runtime.log_events import about
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts
+from qmq.model.deletions import Deletion
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.verbs.queues import Delete
 
@@ -84,11 +85,9 @@ async def delete_retained(context: DeleteContext, destination: str, *, is_dry_ru
     return {"messages": 1}
 
 
-def note_deletions(context: DeletionContext, out: Outcome) -> None:
-    """Report which fanouts `out` deletes, here or on another node, and let the stores delete their logs."""
-    if not out.deletions:
-        return
-    for one in out.deletions:
+def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
+    """Report which fanouts are deleted, here or on another node, and let the stores delete their logs."""
+    for one in deletions:
         by = one.dot.origin.node
         extra = about("fanout-deleted", destination=one.destination, by=by)
         log.info("= %s was deleted on node %s", one.destination, by, extra=extra)

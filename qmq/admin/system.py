@@ -90,9 +90,9 @@ class SystemTopics:
             self.audited.append(row)
         self._noted.wake()
 
-    def decided(self, out: Outcome) -> None:
-        """Of the subscriptions that begin those of PEERS get the present state of the links in the next pass."""
-        self._unanswered += [one for one in out.watchers if one.destination == PEERS]
+    def watched(self, subscriptions: list[Subscription]) -> None:
+        """Of these, which begin, those of PEERS get the present state of the links in the next pass."""
+        self._unanswered += [one for one in subscriptions if one.destination == PEERS]
         if self._unanswered:
             self._noted.wake()
 

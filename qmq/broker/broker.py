@@ -4,9 +4,8 @@ Pure and synchronous: callers bring the time and an Outcome; the broker changes 
 must be recorded and delivered. It either does the whole request or raises `Refused` with nothing changed. Callers make
 the calls of one chunk without an await between them, then `finish` the Outcome and commit it.
 
-Sequences are given here, at the decision, so all requests are one module. The commit path appends records in exactly
-the order of decisions, so the journal and the broker agree. The rules of each kind of destination are in modules of
-their own: `topics.router`, `queues`, `fanouts`, `subscriptions`, `transactions`; `send_limits` says what is accepted.
+Sequences are given here, at the decision, so all requests are one module, and the commit path keeps their order. The
+rules of each kind of destination have modules: `topics.router`, `queues`, `fanouts`, `subscriptions`, `transactions`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,12 +37,8 @@ from qmq.broker.transactions import NOWHERE, Transactions, ends_of_runs
 from qmq.model.deletions import Deletions
 from qmq.model.dots import Dot, Origin, Vector
 
-TOPIC, QUEUE, FANOUT, EXCHANGE = (
-    DestinationKind.TOPIC,
-    DestinationKind.QUEUE,
-    DestinationKind.FANOUT,
-    DestinationKind.EXCHANGE,
-)
+TOPIC, QUEUE = DestinationKind.TOPIC, DestinationKind.QUEUE
+FANOUT, EXCHANGE = DestinationKind.FANOUT, DestinationKind.EXCHANGE
 """Asked about for every message: a name of the module is found faster than a member of an enumeration."""
 
 
@@ -417,4 +412,7 @@ class Broker:
         if self.queues.shared.dirty_queues:
             out.now_us = out.now_us or now_us
             self.queues.rounds.finish(out)
-        self.next_sequence = collect_records(self.queues, self.durable_subscriptions, out, self.next_sequence, now_us)
+        if out.settles or out.attempts or out.moved or out.moves:
+            self.next_sequence = collect_records(
+                self.queues, self.durable_subscriptions, out, self.next_sequence, now_us
+            )

@@ -20,7 +20,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.checkpoint.queue_pager import QueuePager
 from qmq.engine.commit.commits import Commits
@@ -29,14 +29,15 @@ from qmq.engine.deadline_timer import DeadlineTimer
 from qmq.engine.runtime.retry_until_space import SPACE_SECONDS
 from qmq.environment import Environment
 from qmq.errors import DiskFull
+from qmq.model.deletions import Deletion
 from qmq.model.dots import Vector
 from qmq.record_codec import Packing, encode_group
 
 PACKED_AT_ONCE = 1_000
 """Records of one Outcome that are packed in one turn of the event loop, about two milliseconds."""
 
-Follower = Callable[[Outcome], None]
-"""Called with each decision when it is submitted. It returns at once."""
+Follower = Callable[[], None]
+"""Called after each decision, when its effects that need no durability are delivered. It returns at once."""
 
 
 class Deliveries(Protocol):
@@ -85,13 +86,21 @@ class CommitPath:
         self._delivery = delivery
         self._guards: list[Callable[[], None]] = []
         self._followers: list[Follower] = []
+        self._watched: Callable[[list[Subscription]], None] | None = None
+        self._deleted: Callable[[list[Deletion]], None] | None = None
         self.received: Vector = commits.journal.vector()
         """The vector that this node has taken, durable or not."""
         delivery.begin(self)
 
     def follow(self, follower: Follower) -> None:
-        """Call `follower` with each decision from now on, after its effects that need no durability."""
+        """Call `follower` after each decision from now on."""
         self._followers.append(follower)
+
+    def follow_effects(
+        self, watched: Callable[[list[Subscription]], None], deleted: Callable[[list[Deletion]], None]
+    ) -> None:
+        """From now on `watched` gets the subscriptions that begin to system topics, and `deleted` what is deleted."""
+        self._watched, self._deleted = watched, deleted
 
     def guard(self, check: Callable[[], None]) -> None:
         """Call `check` before each decision from now on, when the wait is over."""
@@ -151,8 +160,12 @@ class CommitPath:
         if self._pager.needs_checkpoint():
             self._checkpoints.schedule()
         delivery.after_submit(out)
+        if out.watchers and self._watched is not None:
+            self._watched(out.watchers)
+        if out.deletions and self._deleted is not None:
+            self._deleted(out.deletions)
         for follower in self._followers:
-            follower(out)
+            follower()
 
     # Append, sync, deliver
 

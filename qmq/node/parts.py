@@ -268,8 +268,7 @@ class NodeParts(NodeServices):
             self.dispatcher,
         )
         path.guard(self.takeover.check)
-        path.follow(self.system.decided)
-        path.follow(partial(note_deletions, self))
+        path.follow_effects(self.system.watched, partial(note_deletions, self))
         path.follow(self.definitions.decided)
         path.follow(self.queue_lifetimes.decided)
         self.slot = path.slot

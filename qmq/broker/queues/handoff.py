@@ -189,7 +189,7 @@ class Handoff:
                 message.owner = None
                 queue.placed += 1
                 message.place = queue.placed
-                owned.by_origin.setdefault(message.origin, {})[message.sequence] = message
+                owned.by_origin[message.origin][message.sequence] = message
                 queue.held += 1
                 queue.held_bytes += len(message.body)
                 if queue.selective is not None:

@@ -28,7 +28,7 @@ class Intake:
                 if gathered is not None:
                     gathered.messages.append(message)
                 return
-            self._owned.add(message)
+            self._owned.by_origin[message.origin][message.sequence] = message
         name = message.envelope.destination
         queue = registry.by_name.get(name) or registry.get(name)
         if registry.held and registry.isolated_mode.may_take(queue, message):
@@ -69,10 +69,7 @@ class Intake:
         """As `push`, for messages of one envelope of which `may_push_run` was asked in the same breath."""
         first = messages[0]
         if first.envelope.durable:
-            owned = self._owned.by_origin
-            by_sequence = owned.get(first.origin)
-            if by_sequence is None:
-                by_sequence = owned[first.origin] = {}
+            by_sequence = self._owned.by_origin[first.origin]
             for message in messages:
                 by_sequence[message.sequence] = message
         queue = self._registry.by_name[first.envelope.destination]
@@ -96,5 +93,5 @@ class Intake:
         self._paging.recall_attempts(message)
         if not message.attempts and not self._paging.is_unseen:
             message.attempts = MAYBE_SEEN
-        self._owned.add(message)
+        self._owned.by_origin[message.origin][message.sequence] = message
         self._registry.get(message.envelope.destination).push(message, 0)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.receipt_levels import ACCEPTED, HEARD, QUORUM
-from qmq.engine.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks, answers_of
+from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, HEARD, QUORUM, disks_of
+from qmq.engine.commit.replica_acks import WAITING_BYTES_MAX, PendingReceipt, ReplicaAcks
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
 from qmq.replication.links.routes import Routes
@@ -128,6 +128,25 @@ class Receipts:
                 "receipts report that, and do not wait now",
                 ", ".join(self._replica_acks.short_owners),
             )
+
+
+def answers_of(out: Outcome) -> list[PendingReceipt]:
+    """The responses to the session of `out`, one for each run of receipts of one level."""
+    answers: list[PendingReceipt] = []
+    begins = out.levels if out.levels and out.levels[0][0] == 0 else [(0, FSYNC), *out.levels]
+    for number, (begin, level) in enumerate(begins):
+        end = begins[number + 1][0] if number + 1 < len(begins) else len(out.receipts)
+        answer = PendingReceipt(out.session, out.receipts[begin:end], level=disks_of(level), sequence=out.sequence)
+        if level >= QUORUM:
+            answer.owners = out.owners or ()
+        answers.append(answer)
+    if out.marks:
+        for answer in answers:
+            answer.marks = out.marks
+    answers[-1].frames = out.frames
+    answers[-1].ending = out.ending
+    answers[-1].begins = out.begins
+    return answers
 
 
 def _shortage(answer: PendingReceipt) -> list[tuple[str, str]]:

@@ -23,8 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.receipt_levels import FSYNC, HEARD, QUORUM, REPLICAS_MAX, disks_of
+from qmq.broker.messages.receipt_levels import FSYNC, HEARD, QUORUM, REPLICAS_MAX
 
 WAITING_BYTES_MAX: Final = 16 << 20
 """Responses that wait for replica acks. Beyond it no session decides more; links continue, because they free them."""
@@ -68,25 +67,6 @@ class PendingReceipt:
         """The approximate memory that it costs, for a bound."""
         receipts = RECEIPT_BYTES * len(self.receipts) + sum(map(len, self.receipts))
         return ANSWER_BYTES + receipts + sum(map(len, self.frames))
-
-
-def answers_of(out: Outcome) -> list[PendingReceipt]:
-    """The responses to the session of `out`, one for each run of receipts of one level."""
-    answers: list[PendingReceipt] = []
-    begins = out.levels if out.levels and out.levels[0][0] == 0 else [(0, FSYNC), *out.levels]
-    for number, (begin, level) in enumerate(begins):
-        end = begins[number + 1][0] if number + 1 < len(begins) else len(out.receipts)
-        answer = PendingReceipt(out.session, out.receipts[begin:end], level=disks_of(level), sequence=out.sequence)
-        if level >= QUORUM:
-            answer.owners = out.owners or ()
-        answers.append(answer)
-    if out.marks:
-        for answer in answers:
-            answer.marks = out.marks
-    answers[-1].frames = out.frames
-    answers[-1].ending = out.ending
-    answers[-1].begins = out.begins
-    return answers
 
 
 class Probe(NamedTuple):

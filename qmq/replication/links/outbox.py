@@ -21,7 +21,7 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import VALUE_BYTES_MAX, RetainedSync
 from qmq.replication.links.interest_publisher import InterestPublisher
-from qmq.replication.protocol.frame_table import BATCH_TYPE, MESSAGES, MSGPACK_TYPE, OPAQUE, pack
+from qmq.replication.protocol.frame_table import BATCH_TYPE, JOURNAL, MESSAGES, MSGPACK_TYPE, OPAQUE, pack
 from qmq.replication.protocol.frames import (
     Batches,
     Credit,
@@ -68,6 +68,12 @@ TURN_BYTES: Final = 256 << 10
 """About how many bytes of each kind are sent in one turn, unless the link is slow."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 64
+
+BATCHES: Final = (
+    f"MESSAGE\ndestination:{JOURNAL}\nsubscription:0\nmessage-id:%d\ncontent-type:{BATCH_TYPE}\n".encode()
+    + b"content-length:%d\n\n%b\0\n"
+)
+"""The frame of batches: its number, the length of its body, and the body, as it lies in the journal."""
 
 
 class Lossy:
@@ -299,12 +305,10 @@ def encode_send(frame: MeshFrame) -> bytes:
 
 def encode_message(frame: MeshFrame) -> bytes:
     """As the serving node sends it. Only batches have an id of their own: they alone are acknowledged."""
-    destination, body = pack(frame)
     if isinstance(frame, Batches):
-        number, kind = str(frame.number), BATCH_TYPE
-    else:
-        number, kind = "0", MSGPACK_TYPE
-    headers = [("destination", destination), ("subscription", "0"), ("message-id", number), ("content-type", kind)]
+        return BATCHES % (frame.number, len(frame.body), frame.body)
+    destination, body = pack(frame)
+    headers = [("destination", destination), ("subscription", "0"), ("message-id", "0"), ("content-type", MSGPACK_TYPE)]
     return encode_frame("MESSAGE", headers, body)
 
 

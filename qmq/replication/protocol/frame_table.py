@@ -42,7 +42,7 @@ from qmq.replication.protocol.fields import (
     struct,
     text_of,
 )
-from qmq.replication.protocol.frames import Batches, MeshFrame, Passed
+from qmq.replication.protocol.frames import MeshFrame, Passed
 from qmq.replication.protocol.values import Sender, array, shown
 from qmq.storage.format.record import unpack
 from qmq.wire.stomp.limits import BODY_BYTES_CEILING
@@ -230,9 +230,7 @@ _PACKS: Final = {
 
 
 def pack(frame: MeshFrame) -> tuple[str, bytes]:
-    """(destination, body) of `frame`; the inverse of `decode`."""
-    if isinstance(frame, Batches):
-        return JOURNAL, frame.body
+    """(destination, body) of `frame`, which is not Batches; the inverse of `decode`."""
     destination, fields = _fields(frame)
     body: bytes = msgpack.packb(fields)
     return destination, body

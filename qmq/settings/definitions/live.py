@@ -264,7 +264,7 @@ class LiveDefinitions:
             self._record(Definition(change.key, after, None, change.version), out)
         context.submit(out)
 
-    def decided(self, out: Outcome) -> None:
+    def decided(self) -> None:
         """Whatever was decided: definitions may have changed."""
         if self.news:
             self.publish()

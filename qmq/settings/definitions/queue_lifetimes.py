@@ -19,7 +19,6 @@ from typing import Annotated, ClassVar, Final, Protocol
 import trio
 from msgspec import Meta, Struct
 
-from qmq.broker.consumers.outcome import Outcome
 from qmq.config.destinations.declared import QueueLifetime
 from qmq.engine.runtime.contexts import Engine, MeshPeers, Reporting, Tasks
 from qmq.engine.runtime.heartbeats import Heartbeats
@@ -127,7 +126,7 @@ class QueueLifetimes:
             state.used_at = trio.current_time()
             self._look(name, state)
 
-    def decided(self, out: Outcome) -> None:
+    def decided(self) -> None:
         """Whatever was decided: consumers may have come or left."""
         if self._context.broker.queues.consumers_changed:
             self.consumers_changed()

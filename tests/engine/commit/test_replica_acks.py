@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, QUORUM, with_quorum
-from qmq.engine.commit.replica_acks import PendingReceipt, ReplicaAcks, answers_of
+from qmq.engine.commit.receipts import answers_of
+from qmq.engine.commit.replica_acks import PendingReceipt, ReplicaAcks
 
 ANN, BOB = 1, 2
 

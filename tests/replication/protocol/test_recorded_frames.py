@@ -11,7 +11,8 @@ from qmq.broker.takeover.leases import Beat, Bid, Term
 from qmq.errors import MeshError
 from qmq.model.dots import Dot, Origin
 from qmq.model.members import Listing, Retirement, Standing
-from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE, JOURNAL, decode, pack
+from qmq.replication.links.outbox import encode_message
+from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE, decode, pack
 from qmq.replication.protocol.frames import (
     Ack,
     Ask,
@@ -79,7 +80,6 @@ TOPIC = message(DestinationKind.TOPIC, "/topic/t", A, -3)
 REPLY = message(DestinationKind.REPLY, "/reply-queue/b-0000000000000001.1.2.3", A, -1)
 
 RECORDED: list[tuple[MeshFrame, str, str]] = [
-    (Batches(1, b"batches"), "/mesh/journal", "62617463686573"),
     (
         Ack(3, {A: 7, B: 9}, {A: 6}, (A, B), 11),
         "/mesh/ack",
@@ -207,7 +207,7 @@ REFUSED: list[tuple[str, object, str]] = [
 
 
 def test_every_kind_of_frame_is_recorded() -> None:
-    assert {destination for _, destination, _ in RECORDED} == {*TABLE, JOURNAL}
+    assert {destination for _, destination, _ in RECORDED} == set(TABLE)
     assert {destination for destination, _, _ in REFUSED} == set(TABLE)
 
 
@@ -220,10 +220,15 @@ def test_frame_has_its_recorded_bytes(frame: MeshFrame, destination: str, record
     assert (found, body.hex()) == (destination, recorded)
 
 
+def test_batches_have_their_recorded_bytes_as_a_whole_frame() -> None:
+    assert encode_message(Batches(7, b"batches")) == (
+        b"MESSAGE\ndestination:/mesh/journal\nsubscription:0\nmessage-id:7\n"
+        b"content-type:application/x-qmq-batch\ncontent-length:7\n\nbatches\0\n"
+    )
+
+
 @pytest.mark.parametrize(
-    ("frame", "destination", "recorded"),
-    [row for row in RECORDED if row[1] != JOURNAL],
-    ids=[destination for _, destination, _ in RECORDED if destination != JOURNAL],
+    ("frame", "destination", "recorded"), RECORDED, ids=[destination for _, destination, _ in RECORDED]
 )
 def test_recorded_bytes_decode_and_encode_to_themselves(frame: MeshFrame, destination: str, recorded: str) -> None:
     found = decode(TABLE, destination, bytes.fromhex(recorded), Sender("a"))

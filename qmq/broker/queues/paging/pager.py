@@ -320,7 +320,7 @@ class Pager:
         if peer is None:
             return False
         message.attempts = message.attempts or MAYBE_SEEN
-        self._owned.add(message)
+        self._owned.by_origin[message.origin][message.sequence] = message
         self._registry.get(message.envelope.destination).count_in(message)
         self._registry.count_as_lent(message, peer)
         return True
@@ -344,7 +344,7 @@ class Pager:
         """
         news: list[Message] = []
         for message in messages:
-            by_sequence = self._owned.by_origin.setdefault(message.origin, {})
+            by_sequence = self._owned.by_origin[message.origin]
             if message.sequence not in by_sequence and not self.is_settled(queue.name, message.dot):
                 if self._registry.first_attempts.is_superseded(message):
                     self.settle_outside_memory(message, out)

@@ -5,6 +5,8 @@ for its dot is seen, from whichever node. While it is in memory it is in `by_ori
 store. Plain tables: what may be done with a message is decided by `intake`, `settlement`, `redelivery` and `handoff`.
 """
 
+from collections import defaultdict
+
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.state.priority_level import is_spare
 from qmq.model.dots import Dot, Origin, Vector
@@ -24,7 +26,7 @@ class OwnedMessages:
     """See the module's opening. `serves` names the nodes whose messages this node delivers, as a rule itself only."""
 
     def __init__(self, node: str) -> None:
-        self.by_origin: dict[Origin, dict[int, Message]] = {}
+        self.by_origin: defaultdict[Origin, dict[int, Message]] = defaultdict(dict)
         """Durable ones in memory, by origin and sequence."""
         self.lent: dict[str, dict[Dot, Message]] = {}
         """Peer → what it has from us: neither settled nor returned nor given up."""
@@ -50,13 +52,6 @@ class OwnedMessages:
     def in_memory(self) -> int:
         """Durable messages of this node that are in memory."""
         return sum(map(len, self.by_origin.values()))
-
-    def add(self, message: Message) -> None:
-        """A durable message is in memory."""
-        by_sequence = self.by_origin.get(message.origin)
-        if by_sequence is None:
-            by_sequence = self.by_origin[message.origin] = {}
-        by_sequence[message.sequence] = message
 
     def forget_elsewhere(self, owner: str) -> None:
         """Nothing is known any more of messages of `owner` that are with consumers of peers and not in memory."""
