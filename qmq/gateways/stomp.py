@@ -301,6 +301,15 @@ class StompGateway:
     def window(self, window: ConnectionPrefetch[Subscription] | None) -> None:
         self._subscribing.window = window
 
+    @property
+    def pulls(self) -> bool:
+        """Whether subscriptions to queues that begin from now on pull."""
+        return self._subscribing.pulls
+
+    @pulls.setter
+    def pulls(self, pulls: bool) -> None:
+        self._subscribing.pulls = pulls
+
     def bound_declared(self, bound: BoundQueue) -> None:
         """The queue that `handle` paused for, before a SUBSCRIBE, is declared."""
         self._subscribing.declared = bound

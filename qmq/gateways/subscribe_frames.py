@@ -58,7 +58,7 @@ class SubscribeFrames:
         "deleted",
         "_rights",
         "_rules",
-        "_pulls",
+        "pulls",
         "_session_id",
         "_version",
         "_prefetch_max",
@@ -89,7 +89,7 @@ class SubscribeFrames:
         self._client_id = client_id
         self.window = window
         self._prefetch_max = prefetch_max
-        self._pulls = pulls
+        self.pulls = pulls
         self._bound_by_id: dict[str, BoundQueue] = {}
         self.declared: BoundQueue | None = None
         """What was declared for the SUBSCRIBE that comes next."""
@@ -170,7 +170,7 @@ class SubscribeFrames:
         if subscription.is_browser and subscription.ack is not Ack.AUTO:
             raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
         subscription.window = self.window
-        if self._pulls:
+        if self.pulls:
             subscription.is_pull, subscription.credit = True, 0
         target = None if subscription.asks is None else subscription.asks.dead_letter
         if target:

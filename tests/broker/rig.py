@@ -253,7 +253,7 @@ def check_queue(node: Node, queue: Queue) -> None:
         m for by_dot in node.queues.owned.lent.values() for m in by_dot.values() if m.envelope.destination == queue.name
     ]
     assert not any(m.settled for m in lent), "a settled message is still lent"
-    in_flight = [d.message for s in queue.subscriptions for d in s.in_flight.values()]
+    in_flight = [d.message for d in node.queues.deliveries.values() if d.subscription.destination == queue.name]
     ready = queue.ready
     waiting = [m for m in queue.waiting() if not m.settled]
     owned = waiting + lent + [m for m in in_flight if _is_own(m)]
@@ -318,7 +318,7 @@ def check_turns(queue: Queue, selective: SelectiveDispatcher) -> None:
 
 def check_hands(node: Node, queue: Queue, selective: SelectiveDispatcher) -> None:
     """What a selective dispatcher has noted as in flight is what is in flight."""
-    in_flight = [d for s in queue.subscriptions for d in s.in_flight.values()]
+    in_flight = [d for d in node.queues.deliveries.values() if d.subscription.destination == queue.name]
     assert set(selective.outstanding.local) == {d.tag for d in in_flight}
     lent = {
         m.dot: (group_of(m), key_of(peer, m.lent_as))

@@ -75,20 +75,20 @@ class Queues(QueueRegistry):
         if selective is not None:
             selective.joined(subscription)
         self.note_consumers(queue)
-        queue.free += subscription.credit
+        queue.free += subscription.free if subscription.is_pull else subscription.credit
         if not subscription.ack_timeout_us:
             subscription.ack_timeout_us = queue.rules.ack_timeout_us
         queue.line_up(subscription)
         self.touched[queue.name] = None
         self.dispatch(queue, out)
 
-    def grant(self, subscription: Subscription, out: Outcome) -> None:
-        """A consumer that pulls may have one message more, unless it has ceased."""
+    def grant(self, subscription: Subscription, count: int, out: Outcome) -> None:
+        """A consumer that pulls may have so many messages more, unless it has ceased."""
         queue = self.get(subscription.destination)
         if subscription not in queue.subscriptions:
             return
-        subscription.credit += 1
-        queue.free += 1
+        subscription.credit += count
+        queue.free += count
         queue.line_up(subscription)
         self.touched[queue.name] = None
         self.dispatch(queue, out)
@@ -117,8 +117,12 @@ class Queues(QueueRegistry):
         queue.subscriptions.remove(subscription)
         self.note_consumers(queue)
         queue.leave_line(subscription)
-        queue.free -= subscription.free if subscription.is_pull else subscription.credit
-        subscription.credit = 0
+        if subscription.is_pull:
+            queue.free -= subscription.free
+            subscription.credit = len(subscription.in_flight)
+        else:
+            queue.free -= subscription.credit
+            subscription.credit = 0
         if queue.selective is not None:
             queue.selective.leave(subscription, out)
         if subscription.window is not None:

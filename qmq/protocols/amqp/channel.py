@@ -12,6 +12,7 @@ from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from qmq.protocols.amqp.gateway.channel import Channel
 from qmq.protocols.amqp.publishes import ChannelPublishes
 from qmq.protocols.amqp.topology import Topology
+from qmq.sessions.pull_consumer import PullConsumer
 from qmq.wire.stomp import Frame, Head, Version
 
 NACK: Final = (60, 120)
@@ -23,14 +24,15 @@ TRANSACTION: Final = "transaction"
 class AmqpChannel:
     """`take` gets one command after the other."""
 
-    def __init__(self, owner: ChannelOwner, number: int, serial: str) -> None:
+    def __init__(self, owner: ChannelOwner, number: int, serial: str, pull: PullConsumer) -> None:
         self._owner = owner
+        self._pull = pull
         self.state = Channel(number, serial)
         owner.encoder.channels[serial] = self.state
         self._frames = ChannelFrames(owner, self.state, self._flushed)
         self._topology = Topology(owner, self.state)
         self._publishes = ChannelPublishes(self._frames)
-        self.consumers = ChannelConsumers(self._frames, self._topology)
+        self.consumers = ChannelConsumers(self._frames, self._topology, pull)
         self._tx_taken: dict[int, Delivery] = {}
         """What a transaction has acknowledged, by tag."""
         self.flush = self._frames.flush
@@ -68,7 +70,7 @@ class AmqpChannel:
         if self.state.is_closing:
             self._end()
         else:
-            self.consumers.reap()
+            self._pull.reap()
 
     # Acks
 

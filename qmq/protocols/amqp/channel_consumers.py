@@ -9,7 +9,6 @@ import trio
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
-from qmq.broker.messages.lifecycle import Back
 from qmq.protocols.amqp.channel_frames import PREFETCH_MAX, ChannelFrames
 from qmq.protocols.amqp.codec.frames import method_frame
 from qmq.protocols.amqp.codec.methods import commands, short_string
@@ -19,10 +18,8 @@ from qmq.protocols.amqp.gateway.declares import seconds_of
 from qmq.protocols.amqp.gateway.names import DIRECT_REPLY, queue_destination, queue_name
 from qmq.protocols.amqp.lookup import check_queue
 from qmq.protocols.amqp.topology import Topology
+from qmq.sessions.pull_consumer import PullConsumer
 from qmq.wire.stomp import Frame, Head, Version
-
-GET_SECONDS: Final = 0.1
-"""For the first message to come, perhaps from another node, before basic.get-empty."""
 
 TAGS_MAX: Final = 1000
 """Consumers of one channel."""
@@ -33,16 +30,17 @@ CONSUME_OK: Final = b"\x00\x3c\x00\x15"
 
 
 class ChannelConsumers:
-    """Those that are open, and those that have ended and still have messages in flight."""
+    """Those that are open. `pull` takes for basic.get, and ends those that are cancelled."""
 
-    def __init__(self, frames: ChannelFrames, topology: Topology) -> None:
+    def __init__(self, frames: ChannelFrames, topology: Topology, pull: PullConsumer) -> None:
         self._frames = frames
         self._topology = topology
         self._owner = frames.owner
         self.state = frames.state
         self._rights = frames.rights
-        self._ceased: dict[str, Consumer] = {}
-        """Cancelled consumers that have messages in flight, and those of basic.get, by the id of their subscription."""
+        self._pull = pull
+        self._getters: dict[str, Subscription] = {}
+        """Queue → the subscription of its basic.get. It is released between two of them."""
 
     async def consume(self, method: Any) -> None:
         await self._frames.flush()
@@ -61,7 +59,7 @@ class ChannelConsumers:
             self._rights.check_subscribe(queue)
             await check_queue(context, queue, name, self._owner.vhost)
             consumer = Consumer(state, id, tag, queue, needs_ack=not method.no_ack)
-            headers = self._subscribe(consumer, method.arguments or {})
+            headers = self._subscribe(queue, id, consumer.needs_ack, method.arguments or {})
             if method.exclusive:
                 if context.policy_of(queue).exclusive:
                     raise AmqpRefusal(
@@ -75,7 +73,7 @@ class ChannelConsumers:
             receipt = f"consume {id}"
             encoder.answers[receipt] = method_frame(state.number, CONSUME_OK + short_string(tag))
         state.consumers[tag] = encoder.consumers[id] = consumer
-        await self._begin(consumer, headers, receipt, (60, 20))
+        await self._begin(consumer.queue, headers, receipt, (60, 20), consumer)
         if state.is_closing:
             self.end()
         elif not self._owner.is_over:
@@ -83,25 +81,30 @@ class ChannelConsumers:
             context.queue_watchers.watch(consumer.queue, consumer, on_deleted)
 
     async def _begin(
-        self, consumer: Consumer, headers: dict[str, str], receipt: str | None, cause: tuple[int, int]
+        self,
+        queue: str,
+        headers: dict[str, str],
+        receipt: str | None,
+        cause: tuple[int, int],
+        consumer: Consumer | None = None,
     ) -> None:
         """Subscribe. Raises AmqpRefusal if the queue is deleted meanwhile: another may have its name by now."""
         owner = self._owner
         watchers, deleted = owner.context.queue_watchers, trio.Event()
-        watchers.watch(consumer.queue, consumer, deleted.set)
+        watcher = consumer or deleted
+        watchers.watch(queue, watcher, deleted.set)
         try:
             frame = Frame(Head("SUBSCRIBE", headers, Version.V12), b"", receipt)
             await self._frames.pay(frame)
             was_decided = await self._frames.obey([frame], cause, deleted.is_set, is_paid=True)
         finally:
-            watchers.forget(consumer.queue, consumer)
+            watchers.forget(queue, watcher)
         if not was_decided and not owner.is_over:
-            owner.encoder.consumers.pop(consumer.id, None)
-            owner.encoder.withdraw_answer(receipt or "")
-            self.state.consumers.pop(consumer.tag, None)
-            raise AmqpRefusal(
-                ReplyCode.NOT_FOUND, f"the queue {queue_name(consumer.queue, owner.vhost)!r} has been deleted"
-            )
+            if consumer is not None:
+                owner.encoder.consumers.pop(consumer.id, None)
+                owner.encoder.withdraw_answer(receipt or "")
+                self.state.consumers.pop(consumer.tag, None)
+            raise AmqpRefusal(ReplyCode.NOT_FOUND, f"the queue {queue_name(queue, owner.vhost)!r} has been deleted")
 
     def _reply_consumer(self, id: str, tag: str, no_ack: bool) -> tuple[Consumer, dict[str, str]]:
         """The consumer of direct replies, of which a channel has one. Raises AmqpRefusal."""
@@ -113,16 +116,16 @@ class ChannelConsumers:
         consumer = self.state.reply_consumer = Consumer(self.state, id, tag, queue, needs_ack=False)
         return consumer, {"destination": queue, "id": id}
 
-    def _subscribe(self, consumer: Consumer, arguments: Mapping[str, Any]) -> dict[str, str]:
+    def _subscribe(self, queue: str, id: str, needs_ack: bool, arguments: Mapping[str, Any]) -> dict[str, str]:
         """The headers of a SUBSCRIBE with the defaults of RabbitMQ: no limit of deliveries, no pause after a nack,
         and no dead letter queue, unless one of these is declared of the queue or in its policy."""
         headers = {
-            "destination": consumer.queue,
-            "id": consumer.id,
-            "ack": "client-individual" if consumer.needs_ack else "auto",
+            "destination": queue,
+            "id": id,
+            "ack": "client-individual" if needs_ack else "auto",
             "prefetch-count": str(self.state.prefetch or PREFETCH_MAX),
         }
-        said = self._owner.context.policy_of(consumer.queue).set_keys
+        said = self._owner.context.policy_of(queue).set_keys
         if "delivery_limit" not in said:
             headers["delivery-limit"] = "0"
         if "redelivery_seconds_min" not in said:
@@ -164,44 +167,19 @@ class ChannelConsumers:
         """Deliver nothing more. What the client has stays unacked; what was not sent is requeued."""
         owner = self._owner
         owner.context.queue_watchers.forget(consumer.queue, consumer)
-        broker = owner.context.broker
-        session = broker.sessions.get(owner.session.id)
-        subscription = None if session is None else session.subscriptions.get(consumer.id)
+        owner.encoder.consumers.pop(consumer.id, None)
         if consumer is self.state.reply_consumer:
             self.state.reply_consumer = None
             self._owner.heads.clear()
-        if subscription is None:
-            owner.encoder.consumers.pop(consumer.id, None)
-            return
-        consumer.is_cancelled = True
-        out = Outcome(owner.session.id, owner.context.environment.now_us())
-        is_acked = consumer.needs_ack or consumer.is_get
-        if is_acked:
-            # First: what is given back may go to any consumer.
-            broker.queues.cease(subscription, out)
-            unsent = [one for one in subscription.in_flight.values() if not one.sent]
-            broker.queues.redelivery.give_back(unsent, Back.UNSEEN, out)
-        if is_acked and subscription.in_flight:
-            self._ceased[consumer.id] = consumer
-        else:
-            broker.subscriptions.unsubscribe(owner.session.id, consumer.id, out)
-            owner.encoder.consumers.pop(consumer.id, None)
-        owner.context.submit(out)
-
-    def reap(self) -> None:
-        """End subscriptions of cancelled consumers of which nothing is in flight any more."""
-        if not self._ceased:
-            return
-        owner = self._owner
         session = owner.context.broker.sessions.get(owner.session.id)
+        subscription = None if session is None else session.subscriptions.get(consumer.id)
+        if subscription is None:
+            return
+        if consumer.needs_ack:
+            self._pull.release(subscription)
+            return
         out = Outcome(owner.session.id, owner.context.environment.now_us())
-        for id in list(self._ceased):
-            subscription = None if session is None else session.subscriptions.get(id)
-            if subscription is None or not subscription.in_flight:
-                del self._ceased[id]
-                owner.encoder.consumers.pop(id, None)
-                if subscription is not None:
-                    owner.context.broker.subscriptions.unsubscribe(owner.session.id, id, out)
+        owner.context.broker.subscriptions.unsubscribe(owner.session.id, consumer.id, out)
         owner.context.submit(out)
 
     async def get(self, method: Any) -> None:
@@ -217,65 +195,63 @@ class ChannelConsumers:
             return
         lifetimes = owner.context.queue_lifetimes
         is_alone = lifetimes.has_no_consumer_here(queue)
-        given = trio.Event()
-        owner.encoder.on_given = given.set
-        consumer = await self._getter(queue, not method.no_ack)
+        # One subscription for all gets of a queue, because subscriptions are limited.
+        self._getters = {queue: one for queue, one in self._getters.items() if not one.closed}
+        try:
+            taken = await self._pull.take([partial(self._getter, queue)], 1, 0.0)
+        finally:
+            if queue in self._getters:
+                self._pull.release(self._getters[queue])
         if state.is_closing:
-            owner.encoder.consumers.pop(consumer.id, None)
             self.end()
             return
-        with trio.move_on_after(GET_SECONDS):
-            await given.wait()
-        owner.encoder.on_given = bool
         if owner.is_over:
             return
-        self._cease(consumer)
         if is_alone:
             # A get is no consumer: an `auto_delete` queue stays until the first one has come and left.
             lifetimes.declared_again(queue)
-        if not consumer.was_given:
+        if not taken:
             self._frames.send(commands.Basic.GetEmpty())
-        elif method.no_ack:
-            self._settle(consumer)
+            return
+        owner.put(owner.encoder.got(state, taken[0], self._depth_of(queue), not method.no_ack))
+        if method.no_ack:
+            # At most once: nothing that comes later, a refusal or its end, may requeue it.
+            out = Outcome(owner.session.id, owner.context.environment.now_us())
+            owner.context.broker.settle(taken, out)
+            owner.context.submit(out)
 
-    async def _getter(self, queue: str, needs_ack: bool) -> Consumer:
-        """A consumer with room for one message more: one for all gets of a queue, because subscriptions are limited."""
-        owner, state = self._owner, self.state
-        session = owner.context.broker.sessions.get(owner.session.id)
-        for consumer in self._ceased.values():
-            found = None if session is None else session.subscriptions.get(consumer.id)
-            if consumer.is_get and found is not None and consumer.queue == queue and consumer.needs_ack is needs_ack:
-                self._rights.check_subscribe(queue)
-                out = Outcome(owner.session.id, owner.context.environment.now_us())
-                consumer.was_given = consumer.is_cancelled = False
-                found.credit = len(found.in_flight) + 1
-                found.since_us = 0
-                owner.context.broker.queues.subscribe(found, out)
-                owner.context.submit(out)
-                return consumer
+    async def _getter(self, queue: str) -> Subscription | None:
+        """A subscription that takes from a queue. Raises Refused and AmqpRefusal."""
+        if queue in self._getters:
+            self._rights.check_subscribe(queue)
+            self._pull.resume(self._getters[queue])
+            return self._getters[queue]
         id = self._frames.new_id()
-        consumer = Consumer(state, id, "", queue, needs_ack=needs_ack, is_get=True)
         # `get` settles what needs no ack: with `auto`, the next message would come as soon as this one is written.
-        headers = {**self._subscribe(consumer, {}), "ack": "client-individual", "prefetch-count": "1"}
-        owner.encoder.consumers[id] = consumer
+        headers = self._subscribe(queue, id, True, {})
         # The bound of the channel is about its consumers only, as with RabbitMQ.
         gateway = self._frames.gateway
-        window, gateway.window = gateway.window, None
+        window, gateway.window, gateway.pulls = gateway.window, None, True
         try:
-            await self._begin(consumer, headers, None, (60, 70))
+            await self._begin(queue, headers, None, (60, 70))
         finally:
-            gateway.window = window
-        return consumer
+            gateway.window, gateway.pulls = window, False
+        session = self._owner.context.broker.sessions.get(self._owner.session.id)
+        found = None if session is None else session.subscriptions.get(id)
+        if found is not None:
+            self._getters[queue] = found
+        return found
 
-    def _settle(self, consumer: Consumer) -> None:
-        """It has its message, at most once: nothing that comes later, a refusal or its end, may requeue that."""
-        owner = self._owner
-        session = owner.context.broker.sessions.get(owner.session.id)
-        subscription = None if session is None else session.subscriptions.get(consumer.id)
-        if subscription is not None and subscription.in_flight:
-            out = Outcome(owner.session.id, owner.context.environment.now_us())
-            owner.context.broker.settle(list(subscription.in_flight.values()), out)
-            owner.context.submit(out)
+    def _depth_of(self, queue: str) -> int:
+        """Messages of a queue that wait here, as far as this node knows without looking into the store."""
+        found = self._owner.context.broker.queues.by_name.get(queue)
+        if found is None:
+            return 0
+        session = self._owner.context.broker.sessions.get(self._owner.session.id)
+        # Those of basic.get are consumers no more when they have their message.
+        own = [] if session is None else session.subscriptions.values()
+        holders = {*found.subscriptions, *(one for one in own if one.destination == queue)}
+        return max(0, found.depth - sum([len(one.in_flight) for one in holders]))
 
     async def qos(self, method: Any) -> None:
         if method.prefetch_size:
@@ -317,21 +293,20 @@ class ChannelConsumers:
         """Drop what refers to the session."""
         for consumer in self.state.consumers.values():
             self._owner.context.queue_watchers.forget(consumer.queue, consumer)
+            self._owner.encoder.consumers.pop(consumer.id, None)
         self.state.consumers.clear()
 
     def end(self) -> None:
         """End all subscriptions of the channel, and its transaction. What is in flight is requeued."""
         owner = self._owner
+        self.forget()
         session = owner.context.broker.sessions.get(owner.session.id)
-        out = Outcome(owner.session.id, owner.context.environment.now_us())
-        for consumer in [*self.state.consumers.values(), *self._ceased.values()]:
-            owner.context.queue_watchers.forget(consumer.queue, consumer)
-            owner.encoder.consumers.pop(consumer.id, None)
-            if session is not None and session.is_taken(consumer.id):
-                owner.context.broker.subscriptions.unsubscribe(owner.session.id, consumer.id, out)
-        if session is not None and self._frames.transaction in session.transactions:
-            owner.context.broker.transactions.abort(owner.session.id, self._frames.transaction)
-        owner.context.submit(out)
-        self.state.consumers.clear()
+        if session is not None:
+            out = Outcome(owner.session.id, owner.context.environment.now_us())
+            for id in [id for id in session.subscriptions if id.startswith(f"{self.state.serial}.")]:
+                owner.context.broker.subscriptions.unsubscribe(owner.session.id, id, out)
+            if self._frames.transaction in session.transactions:
+                owner.context.broker.transactions.abort(owner.session.id, self._frames.transaction)
+            owner.context.submit(out)
         self.state.unacked.clear()
-        self._ceased.clear()
+        self._getters.clear()

@@ -32,6 +32,7 @@ from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoop, gateway_of
+from qmq.sessions.pull_consumer import PullOf, pull_consumers
 from qmq.wire.stomp import Frame, Head, Version
 
 CHANNEL_OPEN: Final = (20, 10)
@@ -64,6 +65,7 @@ class AmqpDialogue(ClientDialogue):
         self,
         contents: SharedContents,
         questions: Questions,
+        pull_of: PullOf,
         context: AmqpContext,
         session: ClientSession,
         pipe: Pipe,
@@ -73,7 +75,8 @@ class AmqpDialogue(ClientDialogue):
         self.session = session
         self._reader = AmqpReader(0)
         self._reader.one_by_one = True
-        self.encoder = AmqpEncoder(contents, self._depth_of)
+        self._pull = pull_of(session.id)
+        self.encoder = AmqpEncoder(contents, self._pull.delivered)
         self.encoder.on_ended = lambda consumer: context.queue_watchers.forget(consumer.queue, consumer)
         self._answered = Waker()
         self.encoder.on_answered = self._answered.wake
@@ -209,7 +212,7 @@ class AmqpDialogue(ClientDialogue):
         if channel is None:
             if kind == CHANNEL_OPEN:
                 self._serials += 1
-                self._channels[number] = AmqpChannel(self, number, str(self._serials))
+                self._channels[number] = AmqpChannel(self, number, str(self._serials), self._pull)
                 self.context.memory_budget.change(self.session, CHANNEL_BYTES)
                 self.put(method_frame(number, encode_method(commands.Channel.OpenOk())))
             elif kind != CHANNEL_CLOSE_OK:
@@ -277,17 +280,6 @@ class AmqpDialogue(ClientDialogue):
             raise response
         return response
 
-    def _depth_of(self, queue: str) -> int:
-        """Messages of a queue that wait here, as far as this node knows without looking into the store."""
-        found = self.context.broker.queues.by_name.get(queue)
-        if found is None:
-            return 0
-        session = self.context.broker.sessions.get(self.session.id)
-        # Those of basic.get are consumers no more when they have their message.
-        own = [] if session is None else session.subscriptions.values()
-        holders = {*found.subscriptions, *(one for one in own if one.destination == queue)}
-        return max(0, found.depth - sum([len(one.in_flight) for one in holders]))
-
     # The other parts of `ClientDialogue`
 
     def release(self) -> None:
@@ -305,7 +297,6 @@ class AmqpDialogue(ClientDialogue):
         for channel in self._channels.values():
             channel.forget()
         self._channels.clear()
-        self.encoder.on_given = bool
         del self.handshake, self._loop, self.beats, self.session, self.encoder, self.blocking
 
 
@@ -318,4 +309,5 @@ def _refusal(refused: Refused) -> bytes:
 
 def protocol(context: AmqpContext) -> ClientProtocol:
     """AMQP on one node, whose sessions share what they have encoded, and what they ask the mesh."""
-    return ClientProtocol("amqp", partial(AmqpDialogue, SharedContents(), Questions(), context), _refusal)
+    begin = partial(AmqpDialogue, SharedContents(), Questions(), pull_consumers(context), context)
+    return ClientProtocol("amqp", begin, _refusal)

@@ -39,17 +39,18 @@ from qmq.protocols.beanstalk.gateway.jobs import (
 from qmq.protocols.beanstalk.inspection import INSPECTIONS, Inspection, InspectionContext
 from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import DEFAULT_TUBE, BeanstalkPart
-from qmq.protocols.beanstalk.reservations import ReservationContext, Reservations
+from qmq.protocols.beanstalk.reservations import Reservations
 from qmq.protocols.beanstalk.statistics import tube_facts
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameContext, gateway_of
+from qmq.sessions.pull_consumer import PullConsumer
 from qmq.wire.stomp import Frame, Head
 
 HEADS_MAX: Final = 256
 """Different puts of a connection that are remembered; at the bound all are forgotten."""
 
 
-class CommandContext(FrameContext, InspectionContext, ReservationContext, Protocol):
+class CommandContext(FrameContext, InspectionContext, Protocol):
     limits: LimitSettings
 
     def check_right(self, principal: Principal | None, destination: str) -> None: ...
@@ -66,9 +67,11 @@ class BeanstalkCommands:
         rights: Rights,
         encoder: BeanstalkEncoder,
         replies: OrderedReplies,
+        pull: PullConsumer,
         job_bytes_max: int,
     ) -> None:
         self._context = context
+        self._pull = pull
         self._session = session
         self._rights = rights
         self._replies = replies
@@ -82,8 +85,9 @@ class BeanstalkCommands:
         sets = frozenset({ID, COPIES_LEFT})
         self._gateway = gateway_of(context, session, encoder, rights, is_atomic=True, pulls=True, sets=sets)
         decisions = self._decisions = Decisions(context, session, self._gateway, encoder, replies)
-        self._reservations = decisions.reservations = Reservations(context, self._part, session.id, decisions.obey_one)
-        encoder.on_delivery = self._reservations.delivered
+        self._reservations = decisions.reservations = Reservations(
+            part, context.broker, context.environment, session.id, pull, decisions.obey_one
+        )
         self.flush = decisions.flush
         self._part.users.add(self)
         self._part.connections += 1
@@ -103,11 +107,6 @@ class BeanstalkCommands:
     async def obey(self, command: BeanstalkCommand) -> None:
         """Decide a command, or collect it until `flush`."""
         self._part.commands[command.verb.value] += 1
-        if command.verb in OF_RESERVED and self._reservations.is_due(command.numbers[0]):
-            # RESERVED is the reply to a delivery, which none would be once the job is settled.
-            await self._context.flushed()
-            if self.is_over:
-                return
         handler = AT_ONCE.get(command.verb)
         if handler is not None:
             handler(self, command)
@@ -118,8 +117,7 @@ class BeanstalkCommands:
         if self.is_over:
             return
         slot = self._replies.slot()
-        if command.verb not in RESERVING:
-            self._session.outbox.flush()
+        self._session.outbox.flush()
         try:
             inspect = INSPECTIONS.get(command.verb)
             if inspect is not None:
@@ -136,8 +134,7 @@ class BeanstalkCommands:
 
     def finish(self) -> None:
         """The client gets no job any more."""
-        self._reservations.is_stopping = True
-        self._reservations.wake()
+        self._pull.stop()
 
     def stop(self) -> None:
         self._part.users.discard(self)
@@ -253,9 +250,6 @@ class BeanstalkCommands:
     async def _reserve(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         self.is_worker = True
         seconds = float(command.numbers[0]) if command.numbers else None
-        if await self._reservations.take_ready(list(self.watched), slot):
-            return
-        self._session.outbox.flush()
         await self._reservations.reserve(list(self.watched), slot, seconds, self._session.until_left)
 
     async def _reserve_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
@@ -280,7 +274,6 @@ class BeanstalkCommands:
             return
         # If the node of the former message does not respond, there may be two of them; else there might be none.
         if is_mine is not False and self._reservations.is_valid(delivery):
-            delivery.sent = True
             slot.fill(reply.reserved(job, delivery.message.body))
             return
         self._reservations.done(job)
@@ -316,9 +309,11 @@ class BeanstalkCommands:
         copy = self._gateway.send_to(Frame(head, message.body, None), subscription, out.now_us, out)
         delivery = None if copy is None else next(reversed(subscription.in_flight.values()))
         if delivery is not None:
-            self._reservations.take_for(delivery)
+            self._reservations.keep(delivery)
         context.submit(out)
         await context.flushed()
+        if delivery is not None:
+            delivery.sent = True
         return delivery
 
     def _next_head(self, message: Message, queue: str, priority: int, delay: int, counts: JobCounts) -> Head:
@@ -379,11 +374,6 @@ def _changed(done: bool | None, word: bytes) -> bytes:
     """The reply to a change of a job; None: whether it is done is not known."""
     return reply.INTERNAL_ERROR if done is None else word if done else reply.NOT_FOUND
 
-
-RESERVING: Final = frozenset({BeanstalkVerb.RESERVE, BeanstalkVerb.RESERVE_WITH_TIMEOUT})
-
-OF_RESERVED: Final = frozenset({BeanstalkVerb.DELETE, BeanstalkVerb.RELEASE, BeanstalkVerb.BURY, BeanstalkVerb.TOUCH})
-"""What is done with a job that the connection has reserved."""
 
 PEEKED: Final = {
     BeanstalkVerb.PEEK_READY: JobState.READY,

@@ -25,6 +25,7 @@ from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import LoginContext
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.pull_consumer import PullOf, pull_consumers
 
 REPLIES_MAX: Final = 1000
 """That a client waits for: more of its commands are decided when they have become fewer."""
@@ -38,6 +39,7 @@ class BeanstalkDialogue(ClientDialogue):
         self,
         context: LoginContext,
         commands_of: Callable[..., BeanstalkCommands],
+        pull_of: PullOf,
         session: ClientSession,
         pipe: Pipe,
         login: PendingLogin,
@@ -54,13 +56,11 @@ class BeanstalkDialogue(ClientDialogue):
         self._received: list[BeanstalkCommand | WrongCommand] = []
         self._sent = Waker()
         self._replies = OrderedReplies(self._put)
-        self._encoder = BeanstalkEncoder(self._replies, self._ignore)
+        self._pull = pull_of(session.id)
+        self._encoder = BeanstalkEncoder(self._replies, self._pull.delivered)
         session.encoder = self._encoder
         self._commands: BeanstalkCommands | None = None
         """None before the session has begun, and after its end."""
-
-    def _ignore(self, delivery: object) -> None:
-        """Before the session begins nothing is delivered."""
 
     @property
     def unfinished_bytes(self) -> int:
@@ -87,7 +87,9 @@ class BeanstalkDialogue(ClientDialogue):
         context.admission.decided(self._login)
         session.begin()
         rights = context.rights_of(session.principal)
-        self._commands = self._commands_of(session, rights, self._encoder, self._replies, self._reader.job_bytes_max)
+        self._commands = self._commands_of(
+            session, rights, self._encoder, self._replies, self._pull, self._reader.job_bytes_max
+        )
 
     def _log_in(self) -> None:
         """The user of the listener is the client's. Raises Refused."""
@@ -171,7 +173,6 @@ class BeanstalkDialogue(ClientDialogue):
         self._context.logins.leave(self._session.user)
         if self._commands is not None:
             self._commands.leave()
-            self._encoder.on_delivery = self._ignore
             self._commands = None
         del self._session
 
@@ -179,5 +180,5 @@ class BeanstalkDialogue(ClientDialogue):
 def protocol(context: Any) -> ClientProtocol:
     """beanstalkd on the node `context`, which has all that its connections and their shared part need of it."""
     part = BeanstalkPart(context)
-    begin = partial(BeanstalkDialogue, context, partial(BeanstalkCommands, context, part))
+    begin = partial(BeanstalkDialogue, context, partial(BeanstalkCommands, context, part), pull_consumers(context))
     return ClientProtocol("beanstalk", begin, refusal_reply, part, calls_of(part))

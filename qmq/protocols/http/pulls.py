@@ -18,6 +18,7 @@ from qmq.protocols.http.gateway.pulls import EXPIRED, UNREACHABLE, AckRequest, A
 from qmq.protocols.http.listener import PULL_ACKS
 from qmq.protocols.http.pull_session import PullContext, PullSession
 from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.pull_consumer import pull_consumers
 
 SESSIONS_MAX: Final = 10_000
 """With messages in flight, or with a connection that has received some."""
@@ -61,6 +62,7 @@ class Pulls:
 
     def __init__(self, context: PullContext) -> None:
         self._context = context
+        self._pull_of = pull_consumers(context)
         self._sessions: dict[int, PullSession] = {}
         self._watches = False
 
@@ -68,7 +70,7 @@ class Pulls:
         """A session for what the connection of `client` receives. Raises Refused."""
         if len(self._sessions) >= SESSIONS_MAX:
             raise Refused("too-many-connections", f"At most {SESSIONS_MAX} connections may receive messages.")
-        opened = PullSession(self._context, client, self._ended)
+        opened = PullSession(self._context, self._pull_of, client, self._ended)
         self._sessions[opened.id] = opened
         if not self._watches:
             self._watches = True

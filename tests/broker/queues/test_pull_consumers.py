@@ -1,6 +1,7 @@
 """Consumers that pull: they get as many messages as they are granted, and no settled one makes room for another."""
 
 import random
+from functools import partial
 
 import pytest
 
@@ -17,8 +18,8 @@ def pull(client: Client, *, id: str = "s", ack_timeout_us: int = 0, selector: st
     return subscription
 
 
-def grant(node: Node, subscription: Subscription) -> None:
-    node.decide(lambda out: node.queues.grant(subscription, out))
+def grant(node: Node, subscription: Subscription, count: int = 1) -> None:
+    node.decide(lambda out: node.queues.grant(subscription, count, out))
 
 
 def test_it_gets_one_message_for_each_grant() -> None:
@@ -38,6 +39,38 @@ def test_it_gets_one_message_for_each_grant() -> None:
     client.nack(client.inbox[1], Back.UNSEEN)
     assert client.bodies == [b"1", b"2"]
     assert node.ready() == [b"2", b"3"]
+    check_accounts(node)
+
+
+def test_several_messages_are_granted_at_once() -> None:
+    node = Node()
+    client = node.client()
+    subscription = pull(client)
+    for body in (b"1", b"2", b"3"):
+        node.send(body)
+
+    grant(node, subscription, 2)
+
+    assert client.bodies == [b"1", b"2"]
+    check_accounts(node)
+
+
+def test_one_that_has_ceased_is_a_consumer_again_with_what_it_has_in_flight() -> None:
+    node = Node()
+    client = node.client()
+    subscription = pull(client)
+    for body in (b"1", b"2", b"3"):
+        node.send(body)
+    grant(node, subscription, 2)
+    node.decide(lambda out: node.queues.cease(subscription, out))
+    client.ack(client.inbox[0])
+
+    node.decide(lambda out: node.queues.subscribe(subscription, out))
+
+    assert client.bodies == [b"1", b"2"]
+    check_accounts(node)
+    grant(node, subscription)
+    assert client.bodies == [b"1", b"2", b"3"]
     check_accounts(node)
 
 
@@ -160,13 +193,17 @@ def test_the_accounts_are_right_whatever_happens(seed: int) -> None:
     clients[3].subscribe(credit=2, selector="colour = 'red'" if seed % 3 == 0 else "")
 
     for _ in range(300):
-        kind = rng.randrange(6)
+        kind = rng.randrange(7)
         if kind == 0:
             node.send(b"%d" % rng.randrange(1000), durable=rng.random() < 0.5, headers=b"colour:red\n")
         elif kind == 1:
-            grant(node, rng.choice(pulls))
+            grant(node, rng.choice(pulls), rng.randrange(1, 4))
         elif kind == 2:
             node.queues.withdraw(rng.choice(pulls))
+        elif kind == 6:
+            one = rng.choice(pulls)
+            is_one = one in node.queues.get(one.destination).subscriptions
+            node.decide(partial(node.queues.cease if is_one else node.queues.subscribe, one))
         else:
             client = rng.choice(clients)
             held = [one for one in client.inbox if one.tag in node.queues.deliveries]

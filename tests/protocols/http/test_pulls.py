@@ -11,10 +11,10 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.errors import Refused
-from qmq.protocols.http import pull_session
 from qmq.protocols.http.gateway.bodies import ACKS_MAX
 from qmq.protocols.http.gateway.pulls import AckRequest
 from qmq.protocols.http.pull_session import PullSession
+from qmq.sessions import pull_consumer
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig, eventually, subscribe
 from tests.node.stuck_rig import StuckRig
@@ -66,7 +66,7 @@ async def test_a_response_that_cannot_be_written_takes_no_message(
 async def test_a_response_has_no_more_messages_than_fit_into_its_bytes(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull_session, "RECEIVE_BYTES_MAX", 10)
+    monkeypatch.setattr(pull_consumer, "TAKEN_BYTES_MAX", 10)
     async with web_rig().run() as rig:
         client = await dial(rig)
         await fill(client, "a" * 6, "b" * 4, "c", "d" * 11, "e")

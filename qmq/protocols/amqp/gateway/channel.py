@@ -31,7 +31,7 @@ LATE_MAX: Final = 1000
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """One basic.consume, or one basic.get (`is_get`). `id` is that of its subscription."""
+    """One basic.consume. `id` is that of its subscription."""
 
     channel: "Channel"
     id: str
@@ -40,14 +40,10 @@ class Consumer:
     """A destination."""
     _: KW_ONLY
     needs_ack: bool
-    is_get: bool = False
-    is_cancelled: bool = False
-    was_given: bool = False
-    """Whether any message was delivered to it."""
     lead: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lead = GET_OK if self.is_get else DELIVER + short_string(self.tag)
+        self.lead = DELIVER + short_string(self.tag)
 
 
 @dataclass(slots=True, eq=False)

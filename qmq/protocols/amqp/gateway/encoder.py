@@ -21,7 +21,7 @@ from qmq.gateways.encoder import Lines, NoMessages
 from qmq.protocols.amqp.codec.frames import content_frames, method_frame
 from qmq.protocols.amqp.codec.methods import commands, encode_method, short_string
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal
-from qmq.protocols.amqp.gateway.channel import Channel, Consumer
+from qmq.protocols.amqp.gateway.channel import GET_OK, Channel, Consumer
 from qmq.protocols.amqp.gateway.messages import delivered_properties
 from qmq.protocols.amqp.gateway.names import DEFAULT_VHOST, DIRECT_REPLY, Vhost, queue_name
 from qmq.protocols.amqp.gateway.replies import LATE, NACKED, of_channel, of_connection
@@ -78,13 +78,13 @@ def _content_of(envelope: Envelope, vhost: Vhost) -> tuple[bytes, bytes]:
 
 
 class AmqpEncoder:
-    """`Encoder` of one connection. `depth_of` says how many messages of a queue wait here, for basic.get."""
+    """`Encoder` of one connection. `delivered` is called with what is delivered for basic.get."""
 
     protocol = "AMQP 0-9-1"
 
-    def __init__(self, contents: SharedContents, depth_of: Callable[[str], int]) -> None:
+    def __init__(self, contents: SharedContents, delivered: Callable[[list[Delivery], Totals | None], object]) -> None:
         self._contents = contents
-        self._depth_of = depth_of
+        self._delivered = delivered
         self.vhost = DEFAULT_VHOST
         self.frame_bytes_max = 4096
         self.channels: dict[str, Channel] = {}
@@ -95,8 +95,6 @@ class AmqpEncoder:
         """Receipt → the method that is sent for it, for frames that are no publish."""
         self.on_answered: Callable[[], object] = bool
         """Called when one of them has been sent, or is refused."""
-        self.on_given: Callable[[], object] = bool
-        """Called when a basic.get has its message."""
         self.on_ended: Callable[[Consumer], object] = bool
         """Called when the node has ended a subscription."""
         self.understands_cancel = False
@@ -129,16 +127,16 @@ class AmqpEncoder:
             routing_bytes, properties_bytes = LENGTHS.unpack_from(tail)
             end = LENGTHS.size + routing_bytes
             body_at = end + properties_bytes
-            parts.append(self._delivery(consumer, False, tail[LENGTHS.size : end], tail[end:body_at], tail[body_at:]))
+            routing, properties = tail[LENGTHS.size : end], tail[end:body_at]
+            parts.append(self._delivery(consumer.channel, consumer.lead, False, routing, properties, tail[body_at:]))
         return b"".join(parts)
 
     def _delivery(
-        self, consumer: Consumer, is_redelivered: bool, routing: bytes, properties: bytes, body: bytes
+        self, channel: Channel, lead: bytes, is_redelivered: bool, routing: bytes, properties: bytes, body: bytes
     ) -> bytes:
         """One message with the next tag of its channel."""
-        channel = consumer.channel
         channel.last_tag += 1
-        payload = b"%b%b%b" % (consumer.lead, TAG.pack(channel.last_tag, is_redelivered), routing)
+        payload = b"%b%b%b" % (lead, TAG.pack(channel.last_tag, is_redelivered), routing)
         return b"%b%b\xce%b" % (
             METHOD.pack(1, channel.number, len(payload)),
             payload,
@@ -146,14 +144,12 @@ class AmqpEncoder:
         )
 
     def deliveries(self, subscription: Subscription, deliveries: list[Delivery], totals: Totals | None = None) -> bytes:
+        if subscription.is_pull:
+            self._delivered(deliveries, totals)
+            return b""
         consumer = self.consumers.get(subscription.id)
         if consumer is None:
             return b""
-        if consumer.is_cancelled or consumer.is_get:
-            # What was not sent when it was cancelled is in flight no more. A basic.get may have begun it again.
-            deliveries = [one for one in deliveries if one.tag in subscription.in_flight]
-            if not deliveries:
-                return b""
         parts: list[bytes] = []
         channel = consumer.channel
         redelivered = 0
@@ -163,9 +159,7 @@ class AmqpEncoder:
             routing, properties = self._contents.of(message.envelope, self.vhost)
             is_redelivered = message.attempts != 0
             redelivered += is_redelivered
-            if consumer.is_get:
-                routing += COUNT.pack(max(0, min(self._depth_of(subscription.destination), 0xFFFFFFFF)))
-            parts.append(self._delivery(consumer, is_redelivered, routing, properties, message.body))
+            parts.append(self._delivery(channel, consumer.lead, is_redelivered, routing, properties, message.body))
             if consumer.needs_ack:
                 channel.unacked[channel.last_tag] = delivery
         if len(channel.unacked) > channel.unacked_max:
@@ -173,10 +167,19 @@ class AmqpEncoder:
         if totals is not None:
             totals.delivered += len(deliveries)
             totals.redelivered += redelivered
-        consumer.was_given = True
-        if consumer.is_get:
-            self.on_given()
         return b"".join(parts)
+
+    def got(self, channel: Channel, delivery: Delivery, depth: int, needs_ack: bool) -> bytes:
+        """basic.get-ok; `depth` is how many messages of the queue wait."""
+        message = delivery.message
+        routing, properties = self._contents.of(message.envelope, self.vhost)
+        routing += COUNT.pack(max(0, min(depth, 0xFFFFFFFF)))
+        data = self._delivery(channel, GET_OK, message.attempts != 0, routing, properties, message.body)
+        if needs_ack:
+            channel.unacked[channel.last_tag] = delivery
+            if len(channel.unacked) > channel.unacked_max:
+                channel.forget_late()
+        return data
 
     def durable_deliveries(self, subscription: Subscription, run: list[FanoutDelivery]) -> bytes:
         return b""
@@ -245,7 +248,6 @@ class AmqpEncoder:
         self.on_ended(consumer)
         open_ones = consumer.channel.consumers
         if open_ones.get(consumer.tag) is not consumer:
-            # One of basic.get, or one that the client has cancelled and has messages of.
             return b""
         del open_ones[consumer.tag]
         if not self.understands_cancel:

@@ -139,24 +139,20 @@ class OrderedReplies:
 
 
 class BeanstalkEncoder(NoMessages):
-    """`Encoder` of one connection. `on_delivery` is called with each message that its reservations get."""
+    """`Encoder` of one connection. `delivered` is called with the messages that its reservations get."""
 
     protocol = "beanstalk"
 
-    def __init__(self, replies: OrderedReplies, on_delivery: Callable[[Delivery], object]) -> None:
+    def __init__(self, replies: OrderedReplies, delivered: Callable[[list[Delivery], Totals | None], object]) -> None:
         self._replies = replies
-        self.on_delivery = on_delivery
+        self._delivered = delivered
         self.refused: ProtocolError | Refused | None = None
         """The last refusal."""
         self.refused_slot: ReplySlot | None = None
         """Whose command that was."""
 
     def deliveries(self, subscription: Subscription, deliveries: list[Delivery], totals: Totals | None = None) -> bytes:
-        for delivery in deliveries:
-            self.on_delivery(delivery)
-        if totals is not None:
-            totals.delivered += len(deliveries)
-            totals.redelivered += sum([delivery.message.attempts != 0 for delivery in deliveries])
+        self._delivered(deliveries, totals)
         return b""
 
     def receipts(self, receipts: list[str], lines: Lines = (), level: int = 0) -> bytes:

@@ -18,9 +18,6 @@ from qmq.protocols.http.gateway.bodies import AcksBody, Receive, read_body
 from qmq.protocols.http.gateway.messages import facts_of
 from qmq.wire.stomp import Frame, Head, Version
 
-RECEIVE_BYTES_MAX: Final = 16 << 20
-"""Of the bodies of one response, which is made and held as a whole; one larger message comes alone."""
-
 EXPIRED: Final = "expired"
 """The message was acknowledged, or its time was over: another consumer may have it."""
 
@@ -64,7 +61,6 @@ def subscribe_of(wanted: Receive, queue: str, id: str) -> Frame:
         "destination": queue,
         "id": id,
         "ack": "client-individual",
-        "prefetch-count": str(wanted.max),
         "ack-timeout": f"{wanted.ack_timeout_seconds:g}",
     }
     if wanted.selector is not None:
@@ -93,25 +89,22 @@ def _token_of(text: str) -> AckToken | None:
 
 
 class PullEncoder(NoMessages):
-    """`Encoder` of a session without a connection: it keeps deliveries for the response that takes them."""
+    """`Encoder` of a session without a connection. `delivered` is called with what its receives get."""
 
     protocol = "HTTP pull"
 
-    def __init__(self, changed: Callable[[], object]) -> None:
+    def __init__(
+        self, changed: Callable[[], object], delivered: Callable[[list[Delivery], Totals | None], object]
+    ) -> None:
         self._changed = changed
-        self.received: dict[str, list[Delivery]] = {}
-        """Subscription → what it was given, in order. Only of those that still receive."""
+        self._delivered = delivered
         self.receipts_due: set[str] = set()
         self.receipts_refused: set[str] = set()
         """Of those that were due."""
         self.refused: ProtocolError | Refused | None = None
 
     def deliveries(self, subscription: Subscription, deliveries: list[Delivery], totals: Totals | None = None) -> bytes:
-        self.received[subscription.id].extend(deliveries)
-        if totals is not None:
-            totals.delivered += len(deliveries)
-            totals.redelivered += sum([delivery.message.attempts != 0 for delivery in deliveries])
-        self._changed()
+        self._delivered(deliveries, totals)
         return b""
 
     def receipts(self, receipts: list[str], lines: Lines = (), level: int = 0) -> bytes:
@@ -135,8 +128,7 @@ class PullEncoder(NoMessages):
 
 
 def received_facts(delivery: Delivery, token: AckToken) -> dict[str, Any]:
-    """One received message in JSON. It counts as sent now."""
-    delivery.sent = True
+    """One received message in JSON."""
     message = delivery.message
     count = max(message.attempts, 0) + 1
     return {

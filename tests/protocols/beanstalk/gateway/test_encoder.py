@@ -125,7 +125,7 @@ def test_each_refusal_has_a_word_of_the_protocol(code: str, reply: bytes) -> Non
 
 def test_deliveries_are_passed_on_and_nothing_is_written() -> None:
     given: list[object] = []
-    encoder = BeanstalkEncoder(OrderedReplies(bool), given.append)
+    encoder = BeanstalkEncoder(OrderedReplies(bool), lambda deliveries, totals: given.extend(deliveries))
     subscription = Subscription(1, "t", "/queue/t", Ack.CLIENT_INDIVIDUAL, 1, b"")
     deliveries = [Delivery(1, subscription, message(1)), Delivery(2, subscription, message(2))]
 
