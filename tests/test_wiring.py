@@ -293,7 +293,7 @@ LEFT: Mapping[str, Mapping[str, int]] = {
         "node/definition_effects.py": 1,
         "node/mesh_host.py": 3,
         "node/node.py": 4,
-        "node/parts.py": 17,
+        "node/parts.py": 16,
         "node/reload.py": 4,
         "node/restore.py": 2,
         "settings/definitions/policies.py": 1,

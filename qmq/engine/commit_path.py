@@ -43,13 +43,6 @@ Follower = Callable[[], None]
 class Deliveries(Protocol):
     """Where effects go: `qmq.sessions.delivery.effect_dispatcher`."""
 
-    @property
-    def shares_bodies(self) -> bool:
-        """Whether every member reads batches with shared bodies."""
-
-    def begin(self, commits: "CommitPath") -> None:
-        """Called once: what clients were sent counts for this path from now on."""
-
     async def slot(self, session: int, *, asks: bool) -> None: ...
 
     def before_commit(self, out: Outcome) -> None: ...
@@ -59,6 +52,18 @@ class Deliveries(Protocol):
     def after_submit(self, out: Outcome) -> None: ...
 
     def flush(self) -> None: ...
+
+
+class PeerDeliveries(Protocol):
+    """Where effects for peers go: `qmq.mesh.peers.deliveries`."""
+
+    @property
+    def shares_bodies(self) -> bool:
+        """Whether every member reads batches with shared bodies."""
+
+    def before_commit(self, out: Outcome) -> None: ...
+
+    def after_commit(self, out: Outcome) -> None: ...
 
 
 class CommitPath:
@@ -73,7 +78,6 @@ class CommitPath:
         checkpoints: Checkpoints,
         deadlines: DeadlineTimer,
         recent_settles: RecentSettles,
-        delivery: Deliveries,
     ) -> None:
         self._broker = broker
         self._environment = environment
@@ -83,14 +87,27 @@ class CommitPath:
         self._checkpoints = checkpoints
         self._deadlines = deadlines
         self._recent_settles = recent_settles
-        self._delivery = delivery
+        self._clients: Deliveries | None = None
+        self._peers: PeerDeliveries | None = None
         self._guards: list[Callable[[], None]] = []
         self._followers: list[Follower] = []
         self._watched: Callable[[list[Subscription]], None] | None = None
         self._deleted: Callable[[list[Deletion]], None] | None = None
         self.received: Vector = commits.journal.vector()
         """The vector that this node has taken, durable or not."""
-        delivery.begin(self)
+
+    def deliver_to(self, clients: Deliveries) -> None:
+        """Called once, before anything is decided."""
+        self._clients = clients
+
+    def replicate_to(self, peers: PeerDeliveries) -> None:
+        """Called once, on a node of a mesh."""
+        self._peers = peers
+
+    @property
+    def _delivery(self) -> Deliveries:
+        assert self._clients is not None
+        return self._clients
 
     def follow(self, follower: Follower) -> None:
         """Call `follower` after each decision from now on."""
@@ -148,9 +165,11 @@ class CommitPath:
         # Queue it before anything is delivered: a delivery may cause further decisions, whose records follow these. If
         # the delivery fails, the journal still has no hole.
         waits = self._commits.take(out)
+        if self._peers is not None and out.is_for_peers:
+            self._peers.before_commit(out)
         delivery.before_commit(out)
         if not waits:
-            delivery.after_commit([out], self._commits.committed_end)
+            self._committed([out], self._commits.committed_end)
         elif out.has_answers:
             self._commits.await_answer(out)
         delivery.flush()
@@ -179,7 +198,7 @@ class CommitPath:
             await self._commit(group)
 
     async def _commit(self, group: list[Outcome]) -> None:
-        commits, shares = self._commits, self._delivery.shares_bodies
+        commits, shares = self._commits, self._peers is None or self._peers.shares_bodies
         ready: dict[int, Packing] = {}
         for out in group:
             if len(out.records) > PACKED_AT_ONCE:
@@ -193,9 +212,16 @@ class CommitPath:
         if batches:
             commits.appended(await self._append(batches), batches)
         commits.committed(group)
-        self._delivery.after_commit(group, begin)
+        self._committed(group, begin)
         self._delivery.flush()
         commits.delivered(group)
+
+    def _committed(self, group: list[Outcome], begin: int) -> None:
+        self._delivery.after_commit(group, begin)
+        if self._peers is not None:
+            for out in group:
+                if out.is_for_peers:
+                    self._peers.after_commit(out)
 
     async def _append(self, batches: list[bytes]) -> int:
         # This may use the reserve: new messages are refused before they are decided (`SendLimits.disk_full`).

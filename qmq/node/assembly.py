@@ -17,7 +17,9 @@ from qmq.engine.checkpoint.queue_pager import QueuePager
 from qmq.engine.commit.commits import Commits
 from qmq.engine.commit.committed_tail import CommittedTail
 from qmq.engine.commit.receipts import Receipts
+from qmq.engine.commit.recent_settles import RecentSettles
 from qmq.engine.commit.replica_acks import ReplicaAcks
+from qmq.engine.commit_path import CommitPath
 from qmq.engine.deadline_timer import DeadlineTimer
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.damage_report import DamageReport
@@ -49,6 +51,8 @@ class EngineParts:
     deadlines: DeadlineTimer
     queue_count: QueueCount
     checkpoints: Checkpoints
+    recent_settles: RecentSettles
+    path: CommitPath
 
 
 def engine_parts(
@@ -58,8 +62,9 @@ def engine_parts(
     replay: Replay,
     node: NodeBasics,
     storage_now_us: Callable[[], int],
+    sessions: dict[int, ClientSession],
 ) -> EngineParts:
-    """`storage_now_us`: the time that the stores use."""
+    """`storage_now_us`: the time that the stores use. `sessions` stays live."""
     limits, storage = node.settings.limits, node.settings.storage
     damage = DamageReport(store, node)
     commits = Commits(store.journal, limits.commit_pending_bytes_max)
@@ -75,6 +80,8 @@ def engine_parts(
     )
     checkpoints = Checkpoints(commits, pager, broker, store, environment, node, node, storage_now_us)
     checkpoints.follow(lambda report: damage.check())
+    deadlines = DeadlineTimer(broker, environment)
+    recent_settles = RecentSettles(broker.origin.node, sessions)
     return EngineParts(
         broker,
         store,
@@ -84,9 +91,11 @@ def engine_parts(
         commits,
         CommittedTail(commits, replay, damage),
         pager,
-        DeadlineTimer(broker, environment),
+        deadlines,
         QueueCount(broker, store, environment),
         checkpoints,
+        recent_settles,
+        CommitPath(broker, environment, commits, pager, checkpoints, deadlines, recent_settles),
     )
 
 
@@ -139,8 +148,8 @@ def delivery_parts(
     dispatcher: Dispatcher = Dispatcher(
         broker,
         sessions,
+        engine.path,
         fanout_subscribers,
-        buffers,
         receipts,
         beats,
         outbox_bytes_max=limits.outbox_bytes_max,
@@ -148,4 +157,5 @@ def delivery_parts(
         spawn=node.spawn,
         browse=serve_apart,
     )
+    engine.path.deliver_to(dispatcher)
     return DeliveryParts(fanout_subscribers, receipts, journal_reads, browsing, dispatcher)

@@ -23,8 +23,6 @@ from qmq.admin.system import SystemTopics
 from qmq.admin.verbs import control_response
 from qmq.broker.broker import Broker
 from qmq.config import NodeSettings, PeersFile
-from qmq.engine.commit.recent_settles import RecentSettles
-from qmq.engine.commit_path import CommitPath
 from qmq.engine.runtime.certificate_expiry import CertificateExpiry
 from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.heartbeats import Heartbeats
@@ -37,6 +35,7 @@ from qmq.mesh.membership.members import LiveMembership
 from qmq.mesh.membership.start_hold import StartHold
 from qmq.mesh.membership.takeover import Takeover
 from qmq.mesh.peers.dedup_query import DedupQuery
+from qmq.mesh.peers.deliveries import MeshDeliveries
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.mesh.repair.catch_up import CatchUp
@@ -138,9 +137,18 @@ class NodeParts(NodeServices):
         )
         self.replay = Replay(self.broker)
         self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
+        self.sessions: dict[int, ClientSession] = {}
         engine = self.engine = engine_parts(
-            self.broker, store, environment, self.replay, self, self.clock_check.storage_now_us
+            self.broker, store, environment, self.replay, self, self.clock_check.storage_now_us, self.sessions
         )
+        path = self.commit_path = engine.path
+        self.slot = path.slot
+        self.commit_slot = path.commit_slot
+        self.submit = path.submit
+        self.flushed = path.flushed
+        self.received_vector = path.received_vector
+        self.durable_vector = path.durable_vector
+        self.committed_end = path.committed_end
         self.commits = engine.commits
         self.queue_pager = engine.pager
         self.deadline_timer = engine.deadlines
@@ -168,8 +176,7 @@ class NodeParts(NodeServices):
 
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
-        self.sessions: dict[int, ClientSession] = {}
-        self.recent_settles = RecentSettles(self.origin.node, self.sessions)
+        self.recent_settles = self.engine.recent_settles
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(self.limits)
         self.rules = self.policies.gateway_rules(self.routing.table)
@@ -244,7 +251,7 @@ class NodeParts(NodeServices):
         self.checkpoints.follow(self.incarnation_gc.checkpoint_done)
         damage.follow(self.fanout_repair.schedule)
         damage.follow(self.queue_store_repair.schedule, of_rows=True)
-        self._build_commit_path()
+        self._follow_decisions()
         identity = NodeIdentity(settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds)
         clients = self.sessions, self.traffic, self.memory_budget, self.buffers
         self.facts_reader = FactsReader(identity, self.broker, self.store, self.commits, self.checkpoints, *clients)
@@ -256,28 +263,12 @@ class NodeParts(NodeServices):
         self.hold_back = self.start_hold.hold_back
         self.repaired = self.start_hold.release
 
-    def _build_commit_path(self) -> None:
-        path = self.commit_path = CommitPath(
-            self.broker,
-            self.environment,
-            self.commits,
-            self.queue_pager,
-            self.checkpoints,
-            self.deadline_timer,
-            self.recent_settles,
-            self.dispatcher,
-        )
+    def _follow_decisions(self) -> None:
+        path = self.commit_path
         path.guard(self.takeover.check)
         path.follow_effects(self.system.watched, partial(note_deletions, self))
         path.follow(self.definitions.decided)
         path.follow(self.queue_lifetimes.decided)
-        self.slot = path.slot
-        self.commit_slot = path.commit_slot
-        self.submit = path.submit
-        self.flushed = path.flushed
-        self.received_vector = path.received_vector
-        self.durable_vector = path.durable_vector
-        self.committed_end = path.committed_end
 
     def after_delivery(self, session: int, do: Callable[[], None]) -> None:
         self.dispatcher.selecting.after_delivery(session, do)
@@ -305,7 +296,7 @@ class NodeParts(NodeServices):
                 listen_tls=listen_tls,
                 dial_tls=dial_tls,
             )
-            self.dispatcher.mesh = self.mesh
+            self.commit_path.replicate_to(MeshDeliveries(self.mesh))
             self.receipts.interest = self.mesh.routes
             self.peer_rpc.links = self.mesh
             self.catch_up.links = self.mesh

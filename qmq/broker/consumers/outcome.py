@@ -236,6 +236,22 @@ class Outcome:
         )
 
     @property
+    def is_for_peers(self) -> bool:
+        """Whether something here goes over links, besides what the journal carries."""
+        return bool(
+            self.offers
+            or self.interest_changes
+            or self.peer_topics
+            or self.peer_replies
+            or self.peer_deliveries
+            or self.peer_forgotten
+            or self.peer_waiting
+            or self.peer_settled_now
+            or self.peer_settled_after
+            or self.peer_returns
+        )
+
+    @property
     def has_answers(self) -> bool:
         """Whether something is still to be sent to the session."""
         return bool(self.receipts or self.frames or self.ending)

@@ -1,4 +1,4 @@
-"""Effects to bytes: the last step of decide, record, deliver.
+"""Effects to bytes of clients: the last step of decide, record, deliver.
 
 A run of messages is encoded once per distinct prefix and put into the outbox of every subscriber. All outboxes touched
 in one pass are flushed together at its end, so each client gets one send per pass. Disconnected clients are skipped;
@@ -25,10 +25,7 @@ from qmq.engine.commit_path import CommitPath
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
-from qmq.replication.mesh import Mesh
-from qmq.replication.protocol.handshake import SHARED_BODIES
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.sessions.delivery.retained_delivery import RETAINED, RetainedDelivery
 from qmq.sessions.delivery.selector_turns import SelectorTurns
@@ -42,7 +39,7 @@ SETTLE_ROUNDS_MAX = 8
 
 
 class Dispatcher:
-    """Passes effects to sessions, fanout subscribers and links. Deliveries that count as settled because they are with
+    """Passes effects to sessions and fanout subscribers. Deliveries that count as settled because they are with
     the kernel (`auto` subscriptions) return to the commit path.
     """
 
@@ -50,8 +47,8 @@ class Dispatcher:
         self,
         broker: Broker,
         sessions: dict[int, ClientSession],
+        path: CommitPath,
         fanout_subscribers: FanoutSubscribers,
-        buffers: SubscriberBuffers,
         receipts: Receipts,
         beats: Heartbeats,
         *,
@@ -68,11 +65,11 @@ class Dispatcher:
         self._receipts_due = math.inf
         self._receipts_watch = -1
         self._fanout_subscribers = fanout_subscribers
-        self._buffers = buffers
+        self._buffers = fanout_subscribers.buffers
         self.retained_delivery = RetainedDelivery(
-            sessions, broker.retained, buffers, outbox_bytes_max=outbox_bytes_max, spawn=spawn
+            sessions, broker.retained, self._buffers, outbox_bytes_max=outbox_bytes_max, spawn=spawn
         )
-        self._commits: CommitPath | None = None
+        self._commits = path
         self._spawn = spawn
         self._outbox_bytes_max = outbox_bytes_max
         # Queue messages are held back long before that: they are limited by the consumer's credit, not by its
@@ -84,17 +81,7 @@ class Dispatcher:
         self._written: list[Delivery] = []
         self._settling = False
         self._settles_later = False
-        self.mesh: Mesh | None = None
         self._browse = browse
-
-    @property
-    def shares_bodies(self) -> bool:
-        """Whether every member reads batches with shared bodies."""
-        return self.mesh is None or SHARED_BODIES in self.mesh.features_of_all
-
-    def begin(self, commits: CommitPath) -> None:
-        """Called once, by the commit path whose effects these are."""
-        self._commits = commits
 
     async def slot(self, session: int, *, asks: bool) -> None:
         """Wait until the effects of what `session` has decided leave room for more."""
@@ -104,12 +91,6 @@ class Dispatcher:
 
     def before_commit(self, out: Outcome) -> None:
         """Deliver the effects that need no durability. `flush` follows."""
-        mesh = self.mesh
-        if mesh is not None:
-            if out.interest_changes:
-                mesh.routes.own_changed(out.interest_changes)
-            if out.offers:
-                mesh.offer(out.offers)
         if out.begins and (session := self._sessions.get(out.session)) is not None:
             session.outbox.await_answer()
         if out.levels and out.is_first:
@@ -123,19 +104,9 @@ class Dispatcher:
                 self._send_topic(run.subscriptions, run.messages, run.retained)
         for subscription, deliveries in out.deliveries_now.items():
             self._send_queue(subscription, deliveries)
-        if mesh is not None:
-            for peer, messages in out.peer_topics.items():
-                mesh.send_topics(peer, messages)
-            for origin, messages in out.peer_replies.items():
-                mesh.send_replies(origin, messages)
-            for peer, dots in out.peer_settled_now.items():
-                mesh.settled(peer, dots)
-            for peer, returns in out.peer_returns.items():
-                mesh.give_back(peer, returns)
 
     def after_commit(self, group: list[Outcome], begin: int) -> None:
         """Deliver the effects that are durable now; `begin` is where the group's batches start in the journal."""
-        mesh = self.mesh
         is_costly = (
             sum([out.selector_cost for out in group if out.fanout_runs]) > FOLLOW_COST_MAX
             and self._fanout_subscribers.cost_of(group) > FOLLOW_COST_MAX
@@ -156,15 +127,6 @@ class Dispatcher:
             if out.has_answers:
                 self._put_receipts(self._receipts.due_now(out))
                 self._watch_receipts()
-            if mesh is not None:
-                for peer, messages in out.peer_deliveries.items():
-                    mesh.lend(peer, messages)
-                for peer, names in out.peer_forgotten.items():
-                    mesh.forget(peer, names)
-                for peer, queues in out.peer_waiting.items():
-                    mesh.waiting(peer, queues)
-                for peer, dots in out.peer_settled_after.items():
-                    mesh.settled(peer, dots)
 
     def after_submit(self, out: Outcome) -> None:
         """End readers and sessions, once what was decided for them before is delivered, or waits for its commit."""
@@ -204,7 +166,6 @@ class Dispatcher:
         # A settle makes room for more deliveries, whose flush comes back here: a loop, not a recursion.
         if self._settling:
             return
-        assert self._commits is not None
         self._settling = True
         try:
             rounds = 0
@@ -334,7 +295,6 @@ class Dispatcher:
         self._put_queue(session, subscription, deliveries)
 
     def _started(self, deliveries: list[Delivery]) -> list[Delivery]:
-        assert self._commits is not None
         return self._commits.begin_time(deliveries)
 
     def _put_queue(self, session: ClientSession, subscription: Subscription, deliveries: list[Delivery]) -> None:

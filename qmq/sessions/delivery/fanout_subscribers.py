@@ -61,7 +61,7 @@ class FanoutSubscribers:
         self._store = store
         self._environment = environment
         self._tail = tail
-        self._buffers = buffers
+        self.buffers = buffers
         self._tasks = tasks
         self._sessions = sessions
         self._buffer_bytes = buffer_bytes
@@ -249,7 +249,7 @@ class FanoutSubscribers:
         """
         if subscription in self._ahead:
             messages = [m for m in messages if self._is_unseen(subscription, m.origin, m.sequence)]
-        self._buffers.deliver(session, subscription, session.encoder.tails(messages))
+        self.buffers.deliver(session, subscription, session.encoder.tails(messages))
         self.touched[session] = None
         return len(messages)
 

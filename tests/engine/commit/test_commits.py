@@ -46,9 +46,11 @@ class SlowDisk:
 def commits_on(disk: Any) -> tuple[Commits, CommitPath]:
     other: Any = Mock()
     other.slot = AsyncMock()
-    other.shares_bodies = other.needs_checkpoint.return_value = False
+    other.needs_checkpoint.return_value = False
     commits = Commits(disk, BOUND)
-    return commits, CommitPath(Broker(B, 1), disk, commits, other, other, other, other, other)
+    path = CommitPath(Broker(B, 1), disk, commits, other, other, other, other)
+    path.deliver_to(other)
+    return commits, path
 
 
 async def test_records_of_a_fast_peer_wait_for_a_slow_disk_and_not_in_memory() -> None:

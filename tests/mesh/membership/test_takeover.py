@@ -639,7 +639,7 @@ async def test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_n
     async with three().run() as rig:
         a, b = rig.nodes["a"], rig.nodes["b"]
         workers = [await consumer(rig, "b", prefetch="10") for _ in range(2)]
-        outbox = a.dispatcher.mesh._registry.servings["b"].outbox  # type: ignore[union-attr]
+        outbox = a.mesh._registry.servings["b"].outbox  # type: ignore[union-attr]
         take = outbox.take
 
         def take_no_loans() -> bytes:
@@ -791,7 +791,7 @@ async def test_what_leaves_a_server_that_has_let_go_meanwhile_is_not_taken(autoj
         isolate(rig, "a")
         await eventually(lambda: serves(rig, "b") == {"a", "b"})
         server = rig.nodes["b"]
-        lend, late = server.dispatcher.mesh.lend, []  # type: ignore[union-attr]
+        lend, late = server.mesh.lend, []  # type: ignore[union-attr]
 
         def lend_late(peer: str, messages: list[Message]) -> None:
             if not late and any(message.origin.node == "a" for message in messages):
@@ -802,7 +802,7 @@ async def test_what_leaves_a_server_that_has_let_go_meanwhile_is_not_taken(autoj
                 assert serves(rig, "b") == {"b"}
             lend(peer, messages)
 
-        server.dispatcher.mesh.lend = lend_late  # type: ignore[union-attr, method-assign]
+        server.mesh.lend = lend_late  # type: ignore[union-attr, method-assign]
         worker = await consumer(rig, "c")
         await eventually(lambda: late)
         rejoin(rig, "a")

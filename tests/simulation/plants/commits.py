@@ -47,7 +47,8 @@ def sent_before_fsync() -> Iterator[None]:
 
     async def commit(path: CommitPath, group: list[Outcome]) -> None:
         commits, delivery = path._commits, path._delivery
-        batches = encode_group(path._broker.origin, group, delivery.shares_bodies)
+        shares = path._peers is None or path._peers.shares_bodies
+        batches = encode_group(path._broker.origin, group, shares)
         begin = commits.committed_end
         if batches:
             commits.committed_end = commits.journal.append(batches, settle_only=True)
@@ -59,7 +60,7 @@ def sent_before_fsync() -> Iterator[None]:
             answer.ending, out.ending = out.ending, False
             answers.append(answer)
             commits.pending_bytes -= out.record_bytes + RECEIPT_BYTES
-        delivery.after_commit(group, begin)
+        path._committed(group, begin)
         delivery.flush()
         commits._progress.unpark_all()
         with trio.CancelScope(shield=True):
@@ -70,7 +71,7 @@ def sent_before_fsync() -> Iterator[None]:
                 commits._waiting_sessions[out.session] = left
             else:
                 del commits._waiting_sessions[out.session]
-        delivery.after_commit(answers, commits.committed_end)
+        path._committed(answers, commits.committed_end)
         delivery.flush()
         commits.delivered(group)
 
@@ -87,7 +88,6 @@ def receipt_before_append() -> Iterator[None]:
         if out.receipts:
             answer = Outcome(out.session)
             answer.receipts, out.receipts = out.receipts, []
-            assert dispatcher._commits is not None
             dispatcher.after_commit([answer], dispatcher._commits.committed_end())
         before_commit(dispatcher, out)
 
