@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from enum import Enum
 
+from qmq.broker.consumers.subscription import StartAt
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.wire.stomp import Frame
 
@@ -18,12 +19,14 @@ class PauseReason(Enum):
     """The first frame is a SEND or COMMIT whose messages the mesh may have: see `Repeats`."""
     BINDING = "binding"
     """The first frame is a SUBSCRIBE that needs `bound` to be declared, or an UNSUBSCRIBE that deletes it."""
+    BEGINNING = "beginning"
+    """The first frame is a SUBSCRIBE that begins a durable subscription at `start`, which the log must find."""
 
 
 class Paused:
     """`frames` are those that are not decided. `keys` are the dedup ids that peers must be asked about first."""
 
-    __slots__ = ("bound", "frames", "keys", "reason")
+    __slots__ = ("bound", "frames", "keys", "reason", "start")
 
     def __init__(
         self,
@@ -31,8 +34,11 @@ class Paused:
         frames: list[Frame],
         keys: Sequence[bytes] = (),
         bound: BoundQueue | None = None,
+        start: tuple[str, StartAt] | None = None,
     ) -> None:
         self.reason = reason
         self.frames = frames
         self.keys = keys
         self.bound = bound
+        self.start = start
+        """The fanout, and where in its log."""

@@ -18,7 +18,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
-from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.consumers.subscription import StartAt, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, asks_quorum
@@ -188,6 +188,10 @@ class StompGateway:
                         if bound is not None:
                             self._may_run = may_run
                             return Paused(PauseReason.BINDING, frames[at:], bound=bound)
+                        start = self._subscribing.beginning(head)
+                        if start is not None:
+                            self._may_run = may_run
+                            return Paused(PauseReason.BEGINNING, frames[at:], start=start)
                     level = self._obey(frame, now_us, out)
                     is_over = head.command == "COMMIT"
                 if frame.receipt is not None and level is not None:
@@ -317,6 +321,10 @@ class StompGateway:
     def bound_deleted(self, bound: BoundQueue) -> None:
         """The queue that `handle` paused for, before an UNSUBSCRIBE, is deleted."""
         self._subscribing.deleted = bound
+
+    def begins_at(self, destination: str, start: StartAt) -> None:
+        """What `handle` paused for, before a SUBSCRIBE of a durable subscription, is found."""
+        self._subscribing.found = destination, start
 
     def refuse(
         self, error: ProtocolError | Refused, receipt: str | None, out: Outcome, *, may_stay: bool = True

@@ -8,7 +8,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.buffer import MESSAGES_UNBOUNDED, OVERFLOWS, Buffer, Overflow
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.subscription import Ack, Subscription
+from qmq.broker.consumers.subscription import Ack, StartAt, Subscription
 from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD
 from qmq.errors import Refused
@@ -56,6 +56,7 @@ class SubscribeFrames:
         "_encoder",
         "declared",
         "deleted",
+        "found",
         "_rights",
         "_rules",
         "pulls",
@@ -95,12 +96,15 @@ class SubscribeFrames:
         """What was declared for the SUBSCRIBE that comes next."""
         self.deleted: BoundQueue | None = None
         """What was deleted for the UNSUBSCRIBE that comes next."""
+        self.found: tuple[str, StartAt] | None = None
+        """What was found in the log for the SUBSCRIBE that comes next: a fanout, and where in it."""
         self.nameless: str | None = None
         """How the one subscription is known that a client of 1.1 or 1.2 gave no id; None when there is none."""
 
     def subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
         """Begin a subscription; returns the level of its receipt."""
         self.declared = None
+        found, self.found = self.found, None
         bound = self._bound(headers) if may_be_bound(headers) else None
         destination = destination_of(headers, "SUBSCRIBE") if bound is None else bound.queue
         kind = kind_of(destination, self._rules.destination_bytes_max)
@@ -140,6 +144,8 @@ class SubscribeFrames:
             subscription.source = bound.source
         if kind is DestinationKind.FANOUT:
             subscription.start = fanout_start(headers, "first" if durable is None else "next")
+            if durable is not None and found is not None:
+                subscription.start = found[1]
         elif kind is DestinationKind.QUEUE:
             self._of_queue(subscription, headers)
         elif destination == JOURNAL:
@@ -206,6 +212,24 @@ class SubscribeFrames:
             check_owner(self._rights, bound.queue, self._rules.begun_by(bound.queue) or "")
         self._rules.lock(bound.queue, self._session_id)
         return bound
+
+    def beginning(self, head: Head) -> tuple[str, StartAt] | None:
+        """The fanout at which the durable subscription of this SUBSCRIBE begins, and where in its log.
+
+        None: the log need not be asked, or has been. Raises Refused for a subscription that is not allowed.
+        """
+        headers = head.headers
+        if head.command != "SUBSCRIBE" or self.found is not None or "x-stream-offset" not in headers:
+            return None
+        destination = destination_of(headers, "SUBSCRIBE")
+        kind = kind_of(destination, self._rules.destination_bytes_max)
+        named = self._subscription_id(headers, "SUBSCRIBE")
+        name = durable_name(headers, kind, destination, named, self._client_id)
+        if name is None or self._broker.durable_subscriptions.is_begun(name):
+            return None
+        self._rights.check_subscribe(destination)
+        start = fanout_start(headers, "next")
+        return (destination, start) if isinstance(start, StartAt) else None
 
     def _check_headers(self, queue: str, headers: Mapping[str, str]) -> None:
         """Raises Refused for what no SUBSCRIBE to a queue may say."""

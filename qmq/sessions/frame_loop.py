@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Protocol
 
 import trio
@@ -15,10 +16,11 @@ import trio
 from qmq.access.rights import Rights
 from qmq.access.rules import Principal
 from qmq.broker.consumers.outcome import COST_MAX, Outcome
+from qmq.broker.consumers.subscription import StartAt
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.engine.runtime.contexts import Committing, Engine
-from qmq.errors import Refused
+from qmq.errors import CorruptLog, LogBroken, Refused
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.paused import Paused, PauseReason
@@ -120,6 +122,9 @@ class FrameLoop:
                 elif paused.bound is not None:
                     await query.aclose()
                     response = await self._change_bound(paused.frames[0], paused.bound)
+                elif paused.start is not None:
+                    await query.aclose()
+                    response = await self._find_beginning(*paused.start)
                 elif paused.keys:
                     await query.aclose()
                     elsewhere = await query.enter_async_context(context.dedup_query.of(paused.keys))
@@ -193,6 +198,19 @@ class FrameLoop:
             session.waits_for_change = False
         return None
 
+    async def _find_beginning(self, destination: str, start: StartAt) -> Refused | None:
+        """Find where a durable subscription begins; why not, if the log cannot be read."""
+        context = self._context
+        await context.flushed()  # What the client has sent just before is part of the log.
+        find = partial(context.store.fanout_before, destination, start.word, start.number)
+        try:
+            before = await context.environment.run_blocking(find)
+        except (CorruptLog, LogBroken):
+            log.exception("! the log of %s cannot be read", destination)
+            return Refused("log-unreadable", "The log of the fanout cannot be read now; try again later.")
+        self._gateway.begins_at(destination, start._replace(before=before))
+        return None
+
     async def _declare(self, bound: BoundQueue) -> None:
         """Declare a queue, with its binding if it has one. Raises Refused."""
         context, session = self._context, self._session
@@ -212,7 +230,7 @@ class FrameLoop:
         In an Outcome of their own: within one Outcome receipts precede all other effects.
         """
         frames = paused.frames
-        if paused.reason is PauseReason.TURN or (paused.bound is not None and response is None):
+        if response is None and paused.reason is not PauseReason.DEDUP:
             return frames
         gateway = self._gateway
         now_us = self._context.environment.now_us()

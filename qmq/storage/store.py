@@ -155,6 +155,11 @@ class Store:
                 return self._reader.since(destination, number)
             return self._reader.at_offset(destination, -1 if word == "last" else number)
 
+    def fanout_before(self, destination: str, word: str, number: int) -> Vector:
+        """The vector of what precedes the place that `fanout_begin` finds. Raises CorruptLog as `fanout_page` does."""
+        with self._lock:
+            return self._reader.before(destination, self.fanout_begin(destination, word, number))
+
     def fanout_page(self, destination: str, position: FanoutPosition, bytes_max: int) -> FanoutPage:
         """Records from `position` on, about `bytes_max` of log but at least one batch, and the position after them.
 

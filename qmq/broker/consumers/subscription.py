@@ -46,6 +46,8 @@ class StartAt(NamedTuple):
     """`last`, `offset` or `timestamp`."""
     number: int = 0
     """The offset; or µs since 1970."""
+    before: Vector | None = None
+    """What the log has found: the vector of what precedes it. A new durable subscription begins behind that."""
 
 
 class JournalSpan(NamedTuple):
@@ -240,7 +242,6 @@ class Attachment:
         cursor: Cursor,
         subscription: Subscription,
         holder: Holder,
-        begin: StartAt | None,
         is_new: bool,
         user: str = "",
     ) -> None:
@@ -249,8 +250,6 @@ class Attachment:
         self.holder = holder
         self.cursor = cursor
         self.subscription = subscription
-        self.begin = begin
-        """Where a new subscription begins, when only the log can say which vector that is."""
         self.is_new = is_new
         """Until its first reading: what is missing then was never promised."""
         self.delivered_up_to: Vector = {}
@@ -291,12 +290,6 @@ class Attachment:
         if sequence > reached:
             self.claim([(origin, reached, sequence)])
             self.delivered_up_to[origin] = sequence
-
-    def start_after(self, before: Vector) -> None:
-        """A new subscription begins behind `before`, as the log has found out."""
-        self.claim([(origin, self.reached(origin), through) for origin, through in before.items()])
-        for origin in before:
-            self.delivered_up_to[origin] = max(before[origin], self.delivered_up_to.get(origin, 0))
 
     def is_redelivery(self, message: Message) -> bool:
         """Whether a client may have seen it in an earlier attachment. Asked once per message."""

@@ -65,13 +65,17 @@ class DurableSubscriptions:
         attachment = self.attached.get(name)
         if attachment is not None and attachment.subscription.session == session:
             raise Refused("durable-in-use", f"This connection uses the durable subscription {name.text} already.")
-        cursor = self.by_name.get(name)
-        if cursor is None or not cursor.created_us:
+        if not self.is_begun(name):
             if not may_create:
                 raise Refused("not-caught-up", "This node has just started and does not know that name yet: try again.")
             if sum(1 for known in self.by_name.values() if known.created_us) >= self.durables_max:
                 most = self.durables_max
                 raise Refused("too-many-durables", f"There are {most} durable subscriptions; UNSUBSCRIBE deletes one.")
+
+    def is_begun(self, name: Name) -> bool:
+        """Whether a subscription that attaches to `name` continues one."""
+        cursor = self.by_name.get(name)
+        return cursor is not None and cursor.created_us > 0
 
     def owner_of(self, name: Name) -> str:
         """The user that a name belongs to; "": there is none."""
@@ -90,16 +94,14 @@ class DurableSubscriptions:
         if cursor is None:
             cursor = self.by_name[name] = Cursor(name)
         is_new = not cursor.created_us
-        begin: StartAt | None = None
         if is_new:
             wanted = subscription.start
-            if isinstance(wanted, StartAt):
-                begin = wanted
-            start = dict(have) if wanted == "next" else dict(wanted) if isinstance(wanted, dict) else {}
+            found = wanted.before if isinstance(wanted, StartAt) else have if wanted == "next" else wanted
+            start = dict(found) if isinstance(found, dict) else {}
             cursor.apply(Move(name, max(now_us, cursor.deleted_us + 1), cursor.deleted_us, start=start))
             is_new = not isinstance(wanted, dict)
         holder = cursor.new_holder(self._origin, now_us)
-        attachment = Attachment(cursor, subscription, holder, begin, is_new, user)
+        attachment = Attachment(cursor, subscription, holder, is_new, user)
         if user and cursor.owner is None:
             cursor.owner = (max(now_us, cursor.created_us), user)
         self.attached[name] = attachment

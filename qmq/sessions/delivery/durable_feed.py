@@ -14,7 +14,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST
-from qmq.broker.consumers.subscription import Ack, Attachment, FanoutDelivery, StartAt, Subscription
+from qmq.broker.consumers.subscription import Ack, Attachment, FanoutDelivery, Subscription
 from qmq.broker.fanouts.gap_notice import gap_notices
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import selects
@@ -23,7 +23,7 @@ from qmq.engine.runtime.contexts import Tasks
 from qmq.environment import Environment
 from qmq.model.dots import Dot, Origin, Vector
 from qmq.sessions.clients.session import ClientSession, session_of
-from qmq.storage.fanouts.reader import FanoutPage, FanoutPosition
+from qmq.storage.fanouts.reader import FanoutPage
 from qmq.storage.format.record import Record
 from qmq.storage.log.journal import Mark
 from qmq.storage.store import Store
@@ -169,18 +169,15 @@ class DurableFeeds:
         # Read here: the thread must not read a cursor that moves.
         vector = attachment.cursor.vector()
         async with self._reads:
-            start = partial(_start, self._store, name, attachment.begin, begin, vector)
-            position, before, skip = await self._environment.run_blocking(start)
+            after = partial(self._store.fanout_after, name, vector)
+            start = after if begin is None else partial(self._store.fanout_at, name, begin)
+            position = await self._environment.run_blocking(start)
         while True:
             async with self._reads:
                 have = self._store.journal.vector()
                 page = await self._environment.run_blocking(self._store.fanout_page, name, position, READ_BYTES)
             if self._session(attachment) is None:
                 return False
-            if attachment.begin is not None:
-                attachment.begin = None
-                before.update({origin: record.sequence for origin, record in page.rows[:skip]})
-                attachment.start_after(before)
             whole = await self._send_page(attachment, page, have)
             session = self._session(attachment)
             if session is None:
@@ -246,18 +243,6 @@ class DurableFeeds:
             event = self._waiting.setdefault(attachment.subscription, trio.Event())
             await event.wait()
         return self._session(attachment) is not None
-
-
-def _start(
-    store: Store, name: str, wanted: StartAt | None, begin: Mark | None, vector: Vector
-) -> tuple[FanoutPosition, Vector, int]:
-    """Where to read from; for a start that only the log can find, its vector and how many rows to skip."""
-    if wanted is not None:
-        found = store.fanout_begin(name, wanted.word, wanted.number)
-        return found.position, dict(found.before), found.skip
-    if begin is not None:
-        return store.fanout_at(name, begin), {}, 0
-    return store.fanout_after(name, vector), {}, 0
 
 
 def _kept(rows: list[tuple[Origin, Record]], index: int) -> tuple[list[tuple[Origin, Record]], int, bool]:

@@ -45,7 +45,7 @@ class FanoutPage(NamedTuple):
 
 
 class FanoutBegin(NamedTuple):
-    """A place to begin: read from `position`, and leave out the first `skip` records. `before` is the vector there."""
+    """A place to begin: read from `position`, where the vector is `before`, and leave out the first `skip` records."""
 
     position: FanoutPosition
     skip: int
@@ -131,9 +131,12 @@ class FanoutReader:
         skip = 0
         while skip < len(rows) and rows[skip][1].timestamp_us < timestamp_us:
             skip += 1
-        before = dict(begin.before)
-        merge(before, {origin: record.sequence for origin, record in rows[:skip]})
-        return FanoutBegin(begin.position, skip, before)
+        return begin._replace(skip=skip)
+
+    def before(self, destination: str, begin: FanoutBegin) -> Vector:
+        """The vector of all that precedes the records from `begin` on."""
+        rows = self.page(destination, begin.position, 1).rows if begin.skip else []
+        return {**begin.before, **{origin: record.sequence for origin, record in rows[: begin.skip]}}
 
     def at(self, destination: str, mark: Mark) -> FanoutPosition:
         """Before the first record whose batch begins at a mark of the journal or later, also when that is dropped."""

@@ -7,10 +7,12 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings
+from qmq.errors import CorruptLog
 from qmq.model.dots import Origin
 from qmq.sessions.delivery.durable_feed import KEPT_BYTES, REFUSED_SECONDS
 from qmq.wire.stomp import Frame
 from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscribe
+from tests.sessions.clients.test_access import users
 
 F = "/fanout/f"
 
@@ -422,6 +424,87 @@ async def test_offsets(
             client = await rig.connect()
             await client.send(subscribe(F, durable="true"))
             assert await client.messages(1) == [b"later"]
+
+
+@pytest.mark.parametrize(("offset", "expected"), [("last", "9"), ("offset=7", "789"), ("offset=99", "")])
+async def test_a_beginning_counts_also_if_its_connection_ends_at_once(
+    autojump_clock: MockClock, offset: str, expected: str
+) -> None:
+    async with Rig().run() as rig:
+        await publish(rig, *"0123456789")
+        client = await rig.connect()
+
+        await client.send(subscribe(F, x_stream_offset=offset, durable="true"), "DISCONNECT\n\n")
+        await client.until_closed()
+        await publish(rig, "new")
+
+        client = await rig.connect()
+        await client.send(subscribe(F, durable="true"))
+        assert b"".join(await client.messages(len(expected) + 1)) == expected.encode() + b"new"
+        await nothing_more(client)
+
+
+@pytest.mark.parametrize(("offset", "expected"), [("last", "9"), ("offset=7", "789"), ("offset=99", "")])
+async def test_a_beginning_is_on_disk_before_its_receipt(autojump_clock: MockClock, offset: str, expected: str) -> None:
+    rig = Rig()
+    with suppress(ExceptionGroup):
+        async with rig.run():
+            await publish(rig, *"0123456789")
+            client = await rig.connect()
+            await client.send(subscribe(F, x_stream_offset=offset, durable="true", ack="client"))
+            await client.receipt()
+            await publish(rig, "new")
+            raise RuntimeError("the process dies here")
+    rig.disk.crash(rig.fabric.rng)
+    rig.fabric = type(rig.fabric)(rig.fabric.rng)
+
+    async with rig.run():
+        client = await rig.connect()
+        await client.send(subscribe(F, x_stream_offset="first", durable="true"))
+
+        assert b"".join(await client.messages(len(expected) + 1)) == expected.encode() + b"new"
+        await nothing_more(client)
+
+
+async def test_the_log_is_read_for_no_client_that_may_not_subscribe(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(users=users("none", "client")).run() as rig:
+        asked: list[str] = []
+        monkeypatch.setattr(rig.alive.store, "fanout_before", lambda name, *at: asked.append(name) or {})
+        codes = []
+        for user in ("none", "client"):
+            client = await rig.connect(login=user, passcode="secret")
+            await client.send(subscribe(F, x_stream_offset="offset=1", durable="true"))
+            codes.append((await client.any()).head.headers.get("error-code"))
+
+        assert (codes, asked) == (["not-allowed", None], [F])
+
+
+async def test_a_beginning_in_an_unreadable_log_is_refused_and_leaves_no_name(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*at: object) -> None:
+        raise CorruptLog("damaged")
+
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        monkeypatch.setattr(rig.alive.store, "fanout_before", unreadable)
+        await client.send(subscribe(F, x_stream_offset="last", durable="true"))
+        frames = await client.until_closed()
+
+        assert [frame.head.headers["error-code"] for frame in frames] == ["log-unreadable"]
+        assert not rig.alive.broker.durable_subscriptions.by_name
+
+
+async def test_a_beginning_counts_what_its_client_has_just_sent(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+
+        await client.send(*(send(F, body) for body in "012"), subscribe(F, x_stream_offset="offset=1", durable="true"))
+
+        assert await client.messages(2) == [b"1", b"2"]
+        await nothing_more(client)
 
 
 async def test_a_timestamp_begins_with_what_was_accepted_then_or_later(autojump_clock: MockClock) -> None:
