@@ -268,7 +268,10 @@ class Checkpoints:
             position = self._commits.committed_end
             await self.check_space()
             if self._broker.send_limits.disk_full:
-                # Nothing may grow, so only waiting can show that space was freed.
+                # Little is written, so only waiting can show that space was freed, and only a checkpoint frees what is
+                # settled.
+                if self._commits.committed_end > self._done:
+                    self.schedule()
                 await trio.sleep(SPACE_SECONDS)
                 continue
             with trio.CancelScope() as self._calm:

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import StorageSettings
-from qmq.engine.checkpoint.checkpoints import STORE_FULL
+from qmq.engine.checkpoint.checkpoints import REFUSED_SECONDS_MAX, STORE_FULL
 from qmq.errors import DiskFull
 from qmq.model.dots import Vector
 from qmq.storage.format.settings import Retention
@@ -219,6 +219,7 @@ async def test_when_others_take_the_last_byte_settles_are_taken_and_messages_ref
 
         make_room(rig)
         await eventually(lambda: not rig.alive.broker.send_limits.disk_full)
+        await trio.sleep(REFUSED_SECONDS_MAX)
         assert codes(rig).isdisjoint({"disk-full", "checkpoint"})
         await eventually(lambda: rig.disk.reserved_bytes == RESERVE // 2)
         await client.send(send("/queue/q", "more", "taken"))
