@@ -10,6 +10,7 @@ import click
 from ..config import load, load_node, load_peers
 from ..config.certificates import DOUBTFUL, check_certificates
 from ..config.difference import difference
+from ..config.load import named_peers
 from ..config.secrecy import readable_hashes
 from ..config.show import effective
 from ..config.users import groups_without_permission
@@ -34,7 +35,18 @@ def check(config_file: Path | None, peers_file: Path | None, node_name: str | No
     """
     if config_file is None and peers_file is None:
         raise click.UsageError("give --config, --peers or both")
-    given = overrides(data)
+    peers_file = peers_file or named_peers(config_file)
+    for note in check_files(config_file, peers_file, node_name, overrides(data)):
+        click.echo(printable(f"note: {note}"))
+    for file in (config_file, peers_file):
+        if file is not None:
+            click.echo(f"{file}: ok")
+
+
+def check_files(
+    config_file: Path | None, peers_file: Path | None, node_name: str | None, given: dict[str, object]
+) -> list[str]:
+    """Notes about files without errors. Raises ConfigError with all errors."""
     diagnostics: list[str] = []
     names = [node_name] if node_name is not None else _nodes_to_check(config_file, peers_file, given)
     read = None
@@ -57,11 +69,7 @@ def check(config_file: Path | None, peers_file: Path | None, node_name: str | No
             ]
     if diagnostics:
         raise ConfigError(diagnostics)
-    for note in notes:
-        click.echo(printable(f"note: {note}"))
-    for file in (config_file, peers_file):
-        if file is not None:
-            click.echo(f"{file}: ok")
+    return notes
 
 
 def _nodes_to_check(

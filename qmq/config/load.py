@@ -62,6 +62,7 @@ def load(
 ) -> tuple[NodeSettings, PeersFile | None]:
     """Both files, checked alone and against each other.
 
+    Without `peers_file` it is the one that the node file names, if any.
     With a peers file, `node` (or `name` in the node file) selects the node. It listens at its client address, unless
     the node file has listeners of its own. Raises ConfigError with the errors of both files.
     """
@@ -69,6 +70,7 @@ def load(
     wanted: dict[str, object] = dict(overrides or {})
     if node is not None:
         wanted["name"] = node
+    peers_file = peers_file or named_peers(node_file)
     peers = _load_peers(peers_file, diagnostics) if peers_file is not None else None
     settings = _load_node(node_file, wanted, diagnostics, peers)
     if settings is not None:
@@ -83,6 +85,13 @@ def load(
     if diagnostics or settings is None:
         raise ConfigError(diagnostics)
     return settings, peers
+
+
+def named_peers(node_file: Path | None) -> Path | None:
+    """The peers file that the node file names. None also for a node file that cannot be read."""
+    read = _read(node_file, [])
+    value = read[0].get("peers") if read is not None else None
+    return node_file.parent / value if node_file is not None and isinstance(value, str) and value else None
 
 
 def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peers file") -> list[str]:
@@ -329,7 +338,7 @@ def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
     sections = [holder["tls"] for holder in holders if isinstance(holder, dict) and isinstance(holder.get("tls"), dict)]
     sections += [entry for entry in _tables(values, "authentication") if isinstance(entry, dict)]
     files = ("certificate", "key", "ca", "crl", "jwks")
-    for section, keys in ((values, ("data",)), *((one, files) for one in sections)):
+    for section, keys in ((values, ("data", "peers")), *((one, files) for one in sections)):
         for key in keys:
             if isinstance(section.get(key), str) and section[key]:
                 section[key] = str(directory / section[key])

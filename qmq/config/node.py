@@ -179,6 +179,8 @@ class ServingSettings(Section):
     """Where a node serves clients: besides STOMP, a list of sections for each protocol of the table."""
 
     name: NodeName = "qmq"
+    peers: FilePath | None = None
+    """The peers file, unless the command line names one."""
     data: FilePath = Path("qmq-data")
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
 

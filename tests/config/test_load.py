@@ -571,3 +571,30 @@ def test_a_reserve_that_is_too_small_for_a_checkpoint_is_refused_with_the_number
 
     for fine in ("0", '"32MiB"'):
         assert load_node(write(f"[storage]\ndisk_reserve_bytes = {fine}\n")).storage.checkpoint_bytes == 64 << 20
+
+
+def test_a_node_file_names_its_peers_file_and_the_command_line_names_another(tmp_path: Path) -> None:
+    nodes = '[[nodes]]\nname = "a"\nclient = "127.0.0.1:1"\nmesh = "127.0.0.1:2"\n'
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.toml").write_text(f'mesh = "{name}"\nversion = 1\n{nodes}', "utf-8")
+    (tmp_path / "folder").mkdir()
+    node_file = tmp_path / "folder" / "node.toml"
+    node_file.write_text('name = "a"\npeers = "../one.toml"\n', "utf-8")
+
+    settings, named = load(node_file, None)
+    _, given = load(node_file, tmp_path / "other.toml")
+
+    assert named is not None and named.mesh == "one"
+    assert given is not None and given.mesh == "other"
+    assert str(settings.stomp[0].address) == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(("value", "why"), [('"missing.toml"', "missing.toml: cannot be read"), ("7", "peers")])
+def test_a_peers_file_that_a_node_file_names_wrongly_is_an_error(tmp_path: Path, value: str, why: str) -> None:
+    node_file = tmp_path / "node.toml"
+    node_file.write_text(f'name = "a"\npeers = {value}\n', "utf-8")
+
+    with pytest.raises(ConfigError) as caught:
+        load(node_file, None)
+
+    assert why in str(caught.value)
