@@ -263,6 +263,11 @@ compiled-checks: $(COMPILED)/.made
 	$(BIN)/python $(DIGESTS) >$(COMPILED).pure-digests; wait $$compiled; \
 	cmp --silent $(COMPILED).digests $(COMPILED).pure-digests || { echo "the two builds leave different traces" >&2; exit 1; })
 
+.PHONY: deploy-test
+deploy-test: venv ## Files that `qmq init` writes, with the schemas of compose and Kubernetes, and systemd-analyze
+	@$(BIN)/python -m pip install --quiet --editable '.[manifests]'
+	@$(PYTEST) tests/deploy
+
 .PHONY: wheels
 wheels: ## Build the wheels of a release in dist/ and try each on every Python here (minutes)
 	@.ci/wheels

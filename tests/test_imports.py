@@ -72,7 +72,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "protocols/beanstalk/codec": {"errors"},
     "protocols/beanstalk/gateway": RULES | {"protocols/beanstalk/codec"},
     "node": DIALOGUE,
-    "deploy": {"errors", "section"},
+    "deploy": {"errors", "address", "section"},
     "blocking": {"errors", "unix_socket", "wire"},
     "spark": GROUND | {"storage", "blocking"},
     "bench": {"errors", "address", "wire"},

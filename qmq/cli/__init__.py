@@ -6,7 +6,7 @@
     lazy      groups of commands that are imported when they run
     launch    nodes as processes on this machine; tests/cluster uses it, too
     mesh_members  `qmq mesh check` and `retire`
-    serve, mesh, send, listen, status, listing, admin, config, cert, log, pipeline, bench     the commands
+    serve, mesh, send, listen, status, listing, admin, config, deploy, log, pipeline, bench     the commands
 
 Exit codes of all commands: 0 success, 1 failure, 2 an error in the command line or the configuration.
 """
@@ -55,7 +55,8 @@ COMMANDS: Table = {
     ),
     "limits": ("qmq.cli.admin.access:limits", "List, set and delete the limits of users and groups."),
     "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
-    "cert": ("qmq.cli.cert:cert", "Make and renew the certificates of a mesh."),
+    "init": ("qmq.cli.deploy.init:init", "Write the files of a new mesh: a folder for each node, certificates, units."),
+    "cert": ("qmq.cli.deploy.cert:cert", "Make and renew the certificates of a mesh."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),
     "bench": ("qmq.cli.bench.command:bench", "Measure a broker on this machine."),

@@ -9,21 +9,19 @@
 overwritten but what is renewed, and each file is replaced as a whole.
 """
 
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from qmq.errors import ConfigError
 from qmq.section import NODE_NAME
 
 from . import certificates
 from .certificates import Pair
-
-T = TypeVar("T")
+from .writing import parsed, read, replace, write_new
 
 AUTHORITY: Final = "authority"
 CLIENTS: Final = "clients"
@@ -86,8 +84,8 @@ class MeshFolder:
             if within_days is None or days_left <= within_days:
                 signing = self._signing(OF_CLIENTS if file.parent.name == CLIENTS else OF_NODES)
                 pair = parsed(file, partial(certificates.renew, signing, days=days, now=self._now))
-                _replace(file.with_suffix(".key"), pair.key)
-                _replace(file, pair.certificate)
+                replace(file.with_suffix(".key"), pair.key)
+                replace(file, pair.certificate)
                 renewed.append(file)
         self._spread()
         return renewed
@@ -98,8 +96,8 @@ class MeshFolder:
         if len(known := self._known(stem)) > 1:
             raise ConfigError([f"{file}: has {len(known)} authorities: a rollover is under way; renew, then end it"])
         new = self._new_authority(stem, mesh, days)
-        _replace(file.with_suffix(".key"), new.key)
-        _replace(file, known[0] + new.certificate)
+        replace(file.with_suffix(".key"), new.key)
+        replace(file, known[0] + new.certificate)
         self._spread()
 
     def end_rollover(self, stem: str) -> None:
@@ -115,7 +113,7 @@ class MeshFolder:
         ]
         if old:
             raise ConfigError(old)
-        _replace(file, known[-1])
+        replace(file, known[-1])
         self._spread()
 
     def _new_authority(self, stem: str, mesh: str, days: int) -> Pair:
@@ -148,7 +146,7 @@ class MeshFolder:
             for stem in (OF_NODES,) if folder.name == CLIENTS else (OF_NODES, OF_CLIENTS):
                 target, data = folder / f"{stem}.pem", read(self._authority(stem))
                 if not target.exists() or read(target) != data:
-                    _replace(target, data)
+                    replace(target, data)
 
     def _write_pair(self, stem: Path, pair: Pair) -> list[Path]:
         key, certificate = stem.parent / f"{stem.name}.key", stem.parent / f"{stem.name}.pem"
@@ -158,38 +156,3 @@ class MeshFolder:
         write_new(key, pair.key)
         write_new(certificate, pair.certificate)
         return [certificate, key]
-
-
-def read(file: Path) -> bytes:
-    """Raises ConfigError."""
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ConfigError([f"{file}: cannot be read: {error.strerror}"]) from error
-
-
-def parsed(file: Path, parse: Callable[[bytes], T]) -> T:
-    """What the file says. Raises ConfigError, also where `parse` raises ValueError."""
-    try:
-        return parse(read(file))
-    except ValueError as error:
-        raise ConfigError([f"{file}: {error}"]) from error
-
-
-def write_new(file: Path, data: bytes) -> None:
-    """For this user alone, in a folder for this user alone. Raises ConfigError, also if there is such a file."""
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(file, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as written:
-            written.write(data)
-    except FileExistsError:
-        raise ConfigError([f"{file}: exists already, and is not overwritten"]) from None
-    except OSError as error:
-        raise ConfigError([f"{file}: cannot be written: {error.strerror}"]) from error
-
-
-def _replace(file: Path, data: bytes) -> None:
-    new = file.with_name(f"{file.name}.new")
-    new.unlink(missing_ok=True)
-    write_new(new, data)
-    new.replace(file)

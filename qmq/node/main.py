@@ -24,6 +24,7 @@ from qmq.environment import Environment
 from qmq.errors import NodeRetired, QmqError, StorageError
 from qmq.node.node import Node
 from qmq.node.reload import Read, Reloader
+from qmq.node.service_manager import ServiceManager
 from qmq.protocols import declarations
 from qmq.storage.format.settings import Retention
 from qmq.storage.format.settings import StoreSettings as StoreSettings
@@ -222,7 +223,10 @@ async def _run(
                     url = f"{'https' if port in secured else 'http'}://{Address(host, port)}/"
                     page = f"; {protocol.page}: {url}" if protocol.page else ""
                     log.info("= node %s serves %s on %s:%d%s", node.origin, protocol.title, host, port, page)
-            nursery.start_soon(_obey_signals, node, signals, reloader, early is not None and early.was_sent)
+            manager = ServiceManager(os.environ)
+            manager.ready()
+            nursery.start_soon(manager.run)
+            nursery.start_soon(_obey_signals, node, signals, manager, reloader, early is not None and early.was_sent)
             if until_eof:
                 nursery.start_soon(_stop_at_eof, node)
             await node.ended.wait()
@@ -240,7 +244,9 @@ async def _stop_at_eof(node: Node) -> None:
     node.stop()
 
 
-async def _obey_signals(node: Node, signals: AsyncIterator[int], reloader: Reloader | None, reload_first: bool) -> None:
+async def _obey_signals(
+    node: Node, signals: AsyncIterator[int], manager: ServiceManager, reloader: Reloader | None, reload_first: bool
+) -> None:
     if reload_first and reloader is not None:
         await reloader.reload()
     async for number in signals:
@@ -248,6 +254,7 @@ async def _obey_signals(node: Node, signals: AsyncIterator[int], reloader: Reloa
             await reloader.reload()
         else:
             log.info("= signal %s: draining", signal.Signals(number).name)
+            manager.stopping()
             node.stop()
 
 

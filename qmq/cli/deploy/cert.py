@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..config import load_node
-from .options import FILE, FOLDER, json_option
-from .output import Failed, counted, print_json, show_table
+from ...config import load_node
+from ..options import FILE, FOLDER, json_option
+from ..output import Failed, counted, print_json, show_table
 
 if TYPE_CHECKING:
     from qmq.deploy.folder import MeshFolder
@@ -106,7 +106,7 @@ def show(files: tuple[Path, ...], path: Path, config_file: Path | None, within: 
     """
     mesh_folder(path)
     from qmq.deploy.certificates import certificates_in, facts_of
-    from qmq.deploy.folder import parsed
+    from qmq.deploy.writing import parsed
 
     wanted = list(files) or _files_of(config_file) or sorted(path.glob("*/*.pem"))
     if not wanted:

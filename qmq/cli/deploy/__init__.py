@@ -1,0 +1,1 @@
+"""Commands about the files of a mesh: `qmq init` and `qmq cert`."""

@@ -1,0 +1,226 @@
+"""`qmq init`: write all files of a new mesh, check them as `qmq config check` does, and overwrite nothing.
+
+The texts are made in `qmq.deploy`. They are written beside the folder first, so that it is there as a whole or not.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from qmq.deploy.node_files import STOMP_PORT, NewMesh, NewNode, compose_nodes, kubernetes_nodes
+from qmq.deploy.writing import write_new
+
+from ...address import parse_address
+from ...config import load_peers
+from ...config.peers import NODES_MAX
+from ...config.secrecy import draw_secret
+from ...errors import ConfigError
+from ...section import NODE_NAME
+from ..config import check_files
+from ..options import FOLDER
+from ..output import Failed, printable
+from ..passwords import hash_of, password_on_stdin
+from .cert import AUTHORITY_DAYS, DAYS, mesh_folder
+
+CONTAINERS = 3
+CONTAINER_USER = 10001
+"""That of the image (`cluster/deploy/Dockerfile`)."""
+
+
+def read_nodes(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> list[NewNode]:
+    """`NAME=HOST` or `NAME=HOST:PORT`."""
+    return [_read_node(value) for value in values]
+
+
+def _read_node(value: str) -> NewNode:
+    name, equals, host = value.partition("=")
+    if not equals or not re.fullmatch(NODE_NAME, name):
+        raise click.BadParameter(f"{value!r} must be NAME=HOST, and NAME 1 to 32 characters out of a-z, 0-9 and -")
+    has_port = re.search(r":[0-9]+$", host) and (host.startswith("[") or host.count(":") == 1)
+    if ":" in host and not has_port and not host.startswith("["):
+        host = f"[{host}]"  # IPv6
+    try:
+        address = parse_address(host if has_port else f"{host}:{STOMP_PORT}")
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from error
+    return NewNode(name, address.host, address.port)
+
+
+@click.command
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NAME=HOST",
+    callback=read_nodes,
+    help="A node and its host name or address, also NAME=HOST:PORT with its port for STOMP; repeatable.",
+)
+@click.option("--mesh", metavar="NAME", help="Name of the mesh.  [default: that of DIR]")
+@click.option(
+    "--tls/--no-tls",
+    "with_tls",
+    default=True,
+    show_default=True,
+    help="TLS on links and for clients; without it, only a mesh on loopback.",
+)
+@click.option("--admin", metavar="NAME", help="The first user, an administrator.")
+@click.option("--passcode-stdin", is_flag=True, help="The first line of standard input is the password of --admin.")
+@click.option("--compose", is_flag=True, help="For containers of one machine: nodes a, b, c, and a compose file.")
+@click.option("--kubernetes", metavar="NAMESPACE", help="For a StatefulSet of three in this namespace, and its file.")
+def init(
+    folder: Path,
+    nodes: list[NewNode],
+    mesh: str | None,
+    with_tls: bool,
+    admin: str | None,
+    passcode_stdin: bool,
+    compose: bool,
+    kubernetes: str | None,
+) -> None:
+    """Write the files of a new mesh: a folder for each node, certificates, units.
+
+    Asks on a terminal for what the options do not say. DIR must not exist, or be empty. DIR/NAME is all that the host
+    of node NAME needs: qmq serve --config DIR/NAME/node.toml
+    """
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise Failed(f"{folder}: is not empty, and nothing is overwritten")
+    except OSError as error:
+        raise Failed(f"{folder}: {error.strerror}") from error
+    if compose + bool(kubernetes) + bool(nodes) > 1 or (not with_tls and (compose or kubernetes)):
+        raise click.UsageError(
+            "--compose and --kubernetes name the nodes, with TLS: they exclude each other, --node and --no-tls"
+        )
+    if compose or kubernetes:
+        nodes = compose_nodes() if kubernetes is None else kubernetes_nodes(CONTAINERS, kubernetes)
+    nodes = nodes or _ask_for_nodes()
+    name = mesh or re.sub(r"[^a-z0-9-]", "-", folder.absolute().name.lower())[:32]
+    is_loopback = all(node.address("mesh").is_loopback for node in nodes)
+    admin, password = _administrator(admin, passcode_stdin, is_needed=with_tls or not is_loopback)
+    hashed = None if password is None else hash_of(password)
+    new = NewMesh(name, nodes, with_tls, admin, hashed, listen_everywhere=compose or kubernetes is not None)
+    with _built_beside(folder) as building:
+        notes = write_mesh(building, new)
+        if compose:
+            _write(building / "compose.yaml", new.compose(_container_user(building, new)))
+        elif kubernetes is not None:
+            _write(building / "kubernetes.yaml", new.kubernetes())
+        else:
+            _write(building / "README.md", new.readme())
+    for note in dict.fromkeys(notes):
+        click.echo(printable(f"note: {note.replace(str(building), str(folder))}"))
+    for node in nodes:
+        click.echo(f"{folder / node.name / 'node.toml'}: ok")
+    then = "compose.yaml" if compose else "README.md" if kubernetes is None else "kubernetes.yaml"
+    click.echo(f"what to do next: {folder / then}")
+
+
+def write_mesh(folder: Path, mesh: NewMesh) -> list[str]:
+    """Write the folders of the nodes, and check them; returns notes. Raises ConfigError with all errors."""
+    first = folder / mesh.nodes[0].name / "peers.toml"
+    _write(first, mesh.peers_file())
+    load_peers(first)  # So that a name or an address that two nodes have is an error before the rest is made.
+    if mesh.with_tls:
+        papers = mesh_folder(folder)
+        papers.make_authorities(mesh.name, AUTHORITY_DAYS)
+        for node in mesh.nodes:
+            papers.make_node(node.name, [node.host, *node.more_names], DAYS)
+    else:
+        draw_secret(first.with_name("mesh.secret"))
+    for node in mesh.nodes:
+        own = folder / node.name
+        _write(own / "node.toml", mesh.node_file(node))
+        if not mesh.listen_everywhere:
+            _write(own / "qmq.service", mesh.unit(node))
+        if own != first.parent:
+            _write(own / "peers.toml", mesh.peers_file())
+            if not mesh.with_tls:
+                _write(own / "mesh.secret", first.with_name("mesh.secret").read_text("utf-8"))
+    problems: list[str] = []
+    notes: list[str] = []
+    for node in mesh.nodes:
+        file = folder / node.name / "node.toml"
+        try:
+            notes += check_files(file, file.with_name("peers.toml"), None, {})
+        except ConfigError as error:
+            problems += error.diagnostics
+    if problems:
+        raise ConfigError(problems)
+    return notes
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def _ask_for_nodes() -> list[NewNode]:
+    if not _can_ask():
+        raise click.UsageError("--node NAME=HOST is needed, once for each node of the mesh")
+    nodes: list[NewNode] = []
+    while len(nodes) < NODES_MAX:
+        said = click.prompt("a node, NAME=HOST (nothing ends the list)", default="", show_default=False, err=True)
+        if not said and nodes:
+            break
+        try:
+            nodes.append(_read_node(said))
+        except click.BadParameter as error:
+            click.echo(printable(error.message), err=True)
+    return nodes
+
+
+def _administrator(name: str | None, on_stdin: bool, *, is_needed: bool) -> tuple[str | None, str | None]:
+    """Name and password of the first user; None twice for a mesh on loopback without users."""
+    if name is None and _can_ask() and not on_stdin:
+        name = click.prompt("the first user, an administrator", default="root", err=True)
+    if name is None:
+        if is_needed or on_stdin:
+            raise click.UsageError("--admin NAME is needed: only users can log in")
+        return None, None
+    if on_stdin:
+        return name, password_on_stdin()
+    if not _can_ask():
+        raise click.UsageError("--passcode-stdin is needed where no terminal can ask for the password of --admin")
+    return name, click.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+
+
+def _container_user(folder: Path, mesh: NewMesh) -> str:
+    """Containers run as the owner of the files, or, if that is root, as one that gets them."""
+    user, group = os.getuid() or CONTAINER_USER, os.getgid() or CONTAINER_USER
+    for node in mesh.nodes:
+        data = folder / "data" / node.name
+        data.mkdir(mode=0o700, parents=True)
+        if os.getuid() == 0:
+            for file in (data, folder / node.name, *(folder / node.name).iterdir()):
+                os.chown(file, user, group)
+    return f"{user}:{group}"
+
+
+@contextmanager
+def _built_beside(folder: Path) -> Iterator[Path]:
+    """A folder whose content moves to `folder` at the end of the block; if the block fails, nothing does."""
+    try:
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=".qmq-init-", dir=folder.absolute().parent))
+    except OSError as error:
+        raise Failed(f"{folder}: {error.strerror}") from error
+    try:
+        yield building
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for made in sorted(building.iterdir()):
+            made.rename(folder / made.name)
+    except ConfigError as error:
+        raise ConfigError([line.replace(str(building), str(folder)) for line in error.diagnostics]) from error
+    finally:
+        shutil.rmtree(building)
+
+
+def _write(file: Path, text: str) -> None:
+    write_new(file, text.encode())

@@ -1,0 +1,126 @@
+"""The texts of a new mesh: peers file, node files, unit, README, and what containers need. Pure: names in, texts out.
+
+The templates are files beside this one. A `$name` in them is replaced.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from qmq.address import Address
+
+TEMPLATES: Final = Path(__file__).with_name("templates")
+STOMP_PORT: Final = 61613
+PORTS: Final[Mapping[str, int]] = {"client": 61613, "http": 61680, "amqp": 61672, "mesh": 61713}
+"""Key of the peers file → port. All listeners of clients have a login, so beanstalkd is none of them."""
+LISTENERS: Final[Mapping[str, str]] = {"stomp": "client", "http": "http", "amqp": "amqp"}
+"""Section of the node file → key of the peers file."""
+EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node to be: its host, and the port for STOMP. Its other ports keep their usual distance from that."""
+
+    name: str
+    host: str
+    port: int = STOMP_PORT
+    more_names: tuple[str, ...] = ()
+    """Other names by which clients reach it, for its certificate."""
+
+    def address(self, key: str) -> Address:
+        return Address(self.host, PORTS[key] + self.port - STOMP_PORT)
+
+
+@dataclass(frozen=True, slots=True)
+class NewMesh:
+    """What `qmq init` was asked for."""
+
+    name: str
+    nodes: Sequence[NewNode]
+    with_tls: bool
+    admin: str | None = None
+    password_hash: str | None = None
+    listen_everywhere: bool = False
+    """In a container, whose address only its network knows."""
+
+    def peers_file(self) -> str:
+        """The same for all nodes."""
+        lines = [
+            f"# The nodes of the mesh {self.name}: the same file on all of them. Raise `version` with each",
+            "# change, which adds or removes one node (docs/operations.md).",
+            "# Firewall: other nodes connect to `mesh`, clients to the other addresses.",
+            f"mesh = {json.dumps(self.name)}",
+            "version = 1",
+        ]
+        if not self.with_tls:
+            lines.append('secret_file = "mesh.secret"')
+        for node in self.nodes:
+            lines += ["", "[[nodes]]", f'name = "{node.name}"', *(f'{key} = "{node.address(key)}"' for key in PORTS)]
+        return "\n".join(lines) + "\n"
+
+    def node_file(self, node: NewNode) -> str:
+        """With TLS, the listeners are here; without, they are those of the peers file."""
+        tls = ""
+        if self.with_tls:
+            tls = _filled("tls.toml")
+            for protocol, key in LISTENERS.items():
+                address = node.address(key)
+                if self.listen_everywhere:
+                    address = Address(EVERY_ADDRESS, address.port)
+                tls += _filled("listener.toml", protocol=protocol, address=address)
+        return _filled("node.toml", name=node.name, mesh=self.name, tls=tls, definitions=self._definitions())
+
+    def unit(self, node: NewNode) -> str:
+        """For systemd on the host of the node."""
+        return _filled("qmq.service", name=node.name, mesh=self.name)
+
+    def compose(self, user: str) -> str:
+        """All nodes in containers of one machine; `user` is UID:GID. Clients reach them at different ports."""
+        found = _filled("compose.yaml", mesh=self.name, user=user)
+        for number, node in enumerate(self.nodes):
+            ports = ", ".join(f'"127.0.0.1:{PORTS[key] + number}:{PORTS[key]}"' for key in LISTENERS.values())
+            found += _filled("compose-node.yaml", name=node.name, ports=ports)
+        return found
+
+    def kubernetes(self) -> str:
+        """A StatefulSet whose pods are the nodes, in this order, with its services."""
+        names = [node.name for node in self.nodes]
+        files = ("node.toml", "peers.toml", "node.pem", "node.key", "ca.pem", "clients-ca.pem")
+        sources = []
+        for name in names:
+            sources += ["              - secret:", f"                  name: {name}", "                  items:"]
+            sources += [f"                    - {{key: {file}, path: {name}/{file}}}" for file in files]
+        text = "\n".join(sources)
+        return _filled("kubernetes.yaml", mesh=self.name, names=" ".join(names), count=len(names), sources=text)
+
+    def readme(self) -> str:
+        """What to do with the folder."""
+        return _filled("README.md", mesh=self.name, nodes=", ".join(node.name for node in self.nodes))
+
+    def _definitions(self) -> str:
+        if self.admin is None:
+            return '# [definitions.policy."/queue/jobs.*"]\n# delivery_limit = 5\n'
+        key = json.dumps(self.admin)
+        return f'[definitions.user.{key}]\npassword_hash = "{self.password_hash}"\ngroups = ["administrator"]\n'
+
+
+def compose_nodes(names: Sequence[str] = ("a", "b", "c")) -> list[NewNode]:
+    """Each is the host of its container; clients of the machine use its loopback."""
+    return [NewNode(name, name, more_names=("localhost", "127.0.0.1")) for name in names]
+
+
+def kubernetes_nodes(count: int, namespace: str) -> list[NewNode]:
+    """The pods of the StatefulSet `qmq`, by the names that its service gives them."""
+    service = f"{namespace}.svc.cluster.local"
+    clients = ("qmq-clients", f"qmq-clients.{namespace}.svc", f"qmq-clients.{service}")
+    return [
+        NewNode(f"qmq-{at}", f"qmq-{at}.qmq.{service}", more_names=(f"qmq-{at}.qmq", *clients)) for at in range(count)
+    ]
+
+
+def _filled(template: str, **values: object) -> str:
+    return Template((TEMPLATES / template).read_text("utf-8")).substitute(values)
