@@ -61,8 +61,8 @@ def values_of(kind: str) -> dict[str, dict[str, object]]:
 def start(kind: str) -> Figures:
     """Seconds until a node serves, and of its processor: without definitions, and with those of `kind`."""
     from qmq.bench.process import usage
-    from qmq.blocking import BlockingClient
     from qmq.cli.throwaway import Throwaway
+    from qmq.client.connection import NodeConnection
 
     def measure(node: Throwaway) -> Figures:
         found = []
@@ -83,7 +83,7 @@ def start(kind: str) -> Figures:
             before = measure(node)
             node.start()
             file = {"qmq_definitions": 1, "definitions": {kind: values_of(kind)}}
-            with BlockingClient(node.address, timeout_seconds=WAIT_SECONDS_MAX) as client:
+            with NodeConnection(node.address, timeout_seconds=WAIT_SECONDS_MAX) as client:
                 headers = [("destination", "/control/definitions/import")]
                 answer = client.request("SEND", headers, json.dumps(file).encode()).head.headers
             if int(answer["changed"]) != DEFINITIONS:
@@ -101,17 +101,17 @@ def start(kind: str) -> Figures:
 
 def visible() -> Figures:
     """Milliseconds of one change after the other. The nodes that must have it are asked all the time."""
-    from qmq.blocking import BlockingClient
+    from qmq.client.connection import NodeConnection
     from tests.support.cluster_mesh import Cluster
 
-    def is_there(client: BlockingClient, name: str, limit: int) -> bool:
+    def is_there(client: NodeConnection, name: str, limit: int) -> bool:
         headers = [("destination", f"/control/definitions/get/policy{name}")]
         return bool(json.loads(client.request("SEND", headers).head.headers["value"])["max_messages"] == limit)
 
     name, taken = "/queue/changed", []
     with tempfile.TemporaryDirectory(prefix="qmq-definitions-") as folder, Cluster(Path(folder)) as mesh:
         mesh.make_healthy()
-        clients = [BlockingClient(mesh.address(node)) for node in mesh.names]
+        clients = [NodeConnection(mesh.address(node)) for node in mesh.names]
         first, others = clients[0], clients[1:]
 
         def change(limit: int) -> None:

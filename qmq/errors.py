@@ -19,6 +19,7 @@
     ├── MeshError                a peer that must not be talked to: carries the condition to raise
     └── ClientError              the Python client (qmq.client) cannot do what it was asked
         ├── NotConnected         it was closed, or every node of its list refuses it: it has stopped
+        │   └── TlsFailed        no node of its list can be reached by TLS, such as by a certificate that is not trusted
         ├── Stale                the message cannot be settled any more: its connection or subscription is gone
         ├── ReplyLost            the connection ended between a request and its reply
         └── Overrun              a topic subscription did not take its messages and has missed some
@@ -136,6 +137,10 @@ class ClientError(QmqError):
 
 class NotConnected(ClientError):
     """The client does nothing any more; what it had not finished has an unknown outcome."""
+
+
+class TlsFailed(NotConnected):
+    """TLS with a node cannot work: its certificate is not trusted, has another name, or only one side speaks TLS."""
 
 
 class Stale(ClientError):

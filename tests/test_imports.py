@@ -73,11 +73,11 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "protocols/beanstalk/gateway": RULES | {"protocols/beanstalk/codec"},
     "node": DIALOGUE,
     "deploy": {"errors", "address", "section"},
-    "blocking": {"errors", "unix_socket", "wire"},
-    "spark": GROUND | {"storage", "blocking"},
+    "spark": GROUND | {"storage", "client", "client/core"},
     "bench": {"errors", "address", "wire"},
-    "client": GROUND | {"address", "wire"},
-    "cli": DIALOGUE | {"address", "bench", "blocking", "deploy", "node", "section", "spark"},
+    "client": GROUND | {"address", "client/core", "unix_socket", "wire"},
+    "client/core": GROUND | {"address", "wire"},
+    "cli": DIALOGUE | {"address", "bench", "client", "client/core", "deploy", "node", "section", "spark"},
     "__main__": {"cli"},
 }
 
@@ -109,11 +109,11 @@ MAY_RUN = (
     "replication/mesh.py",
     "replication/links/listener.py",
     "replication/links/reverse_dial.py",
-    "client/client.py",
-    "client/runner.py",
-    "client/subscription.py",
-    "client/dial.py",
+    "client/on_trio.py",
 )
+
+ON_ASYNCIO = "client/aio.py"
+"""The one file in which asyncio may appear: the client for programs that run on it."""
 
 RUNS_THINGS = {"trio", "asyncio", "anyio"}
 CLOCKS_AND_CHANCE = {"time", "random", "secrets", "uuid"}
@@ -129,12 +129,7 @@ MUST_NOT_IMPORT: Mapping[str, set[str]] = {
     "storage/": CLOCKS_AND_CHANCE | THE_SYSTEM,
     **dict.fromkeys(GATEWAYS, CLOCKS_AND_CHANCE | THE_SYSTEM),
     "replication/": CLOCKS_AND_CHANCE | THE_SYSTEM,  # what it needs of these comes through world
-    "client/core.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
-    "client/answers.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
-    "client/feed.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
-    "client/feeds.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
-    "client/requests.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
-    "client/vectors.py": CLOCKS_AND_CHANCE | THE_SYSTEM,
+    "client/core/": CLOCKS_AND_CHANCE | THE_SYSTEM | {"datetime", "threading", "pathlib"},
 }
 
 EXCEPTIONS: Mapping[str, set[str]] = {
@@ -183,6 +178,8 @@ def breaches(name: str, text: str) -> list[str]:
                 found.append(f"{name} imports {imported}")
             elif other == room == "wire" and path.split("/")[1] != name.split("/")[1].removesuffix(".py"):
                 found.append(f"{name} imports {imported}")
+        elif (top, name) == ("asyncio", ON_ASYNCIO):
+            continue
         elif top in RUNS_THINGS and not (top == "trio" and name.startswith(MAY_RUN) and not is_pure):
             found.append(f"{name} imports {top}")
         elif name not in EXCEPTIONS or top not in EXCEPTIONS[name]:
@@ -215,8 +212,10 @@ def test_imports_go_one_way() -> None:
         ("protocols/http/websocket/frames.py", "from qmq.wire.stomp import Head"),
         ("protocols/http/codec/head.py", "import msgpack"),
         ("wire/stomp/reader.py", "import h11"),
-        ("client/core.py", "import trio"),
-        ("client/core.py", "from time import monotonic"),
+        ("client/client.py", "import trio"),
+        ("client/on_trio.py", "import asyncio"),
+        ("client/core/core.py", "from time import monotonic"),
+        ("client/core/keepalive.py", "from qmq.client.runner import Runner"),
         ("client/client.py", "from qmq.engine.runtime.sockets import TcpNetwork"),
         ("gateways/stomp.py", "from ..node import node"),
         ("config/load.py", "from ..wire.stomp import Head"),

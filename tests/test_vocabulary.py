@@ -159,6 +159,8 @@ def test_a_dead_letter_is_called_one_in_every_name() -> None:
 def test_few_class_names_are_defined_twice() -> None:
     modules: dict[str, set[Path]] = defaultdict(set)
     for path in FILES:
+        if place(path) == "qmq/client/blocking.py":
+            continue  # its names are those of qmq.client, so that a program changes its style by one import
         for name in re.findall(r"^ *class (\w+)", TEXTS[path], re.MULTILINE):
             modules[name].add(path)
 

@@ -191,7 +191,7 @@ def assigned_from_outside() -> dict[str, int]:
 def copied_methods() -> dict[str, int]:
     """`self.x = part.method`: the attribute hides whose method it is."""
     known = source()
-    methods = {name for one in known.all() for name in one.methods}
+    methods = {name for one in known.all() for name in one.methods if not name.startswith("__")}
     methods -= {name for one in known.all() for name in one.attributes | one.members - one.methods}
     found: dict[str, int] = {}
     for one in known.all():

@@ -9,8 +9,9 @@ from typing import Final
 import click
 
 from ..address import Address
-from ..blocking import TIMEOUT_SECONDS as TIMEOUT_SECONDS
-from ..blocking import BlockingClient, Headers, error_of
+from ..client.connection import TIMEOUT_SECONDS as TIMEOUT_SECONDS
+from ..client.connection import Headers, NodeConnection
+from ..client.core.failures import error_of
 from ..wire.stomp import Frame
 from .output import Failed, printable
 
@@ -29,12 +30,13 @@ class ServerError(Failed):
     """The node answered with an ERROR frame and closes the connection."""
 
     def __init__(self, address: str, frame: Frame) -> None:
-        self.code, said, self.detail = error_of(frame)
-        super().__init__(f"{address}: {said}" + (f" ({self.code})" if self.code else ""))
+        error = error_of(frame)
+        self.code, self.detail = error.code, error.detail
+        super().__init__(f"{address}: {error.message} ({error.code})")
 
 
-class CommandClient(BlockingClient):
-    """Raises Failed and ServerError where a BlockingClient raises NotConnected and Refused."""
+class CommandClient(NodeConnection):
+    """Raises Failed and ServerError where NodeConnection raises NotConnected and Refused."""
 
     def failure(self, text: str) -> Exception:
         return Failed(text)

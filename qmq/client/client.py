@@ -1,39 +1,28 @@
-"""The client as applications use it; docs/client.md shows how.
+"""The client as applications on trio and asyncio use it; docs/client.md shows how.
 
-A Client is a context with a nursery of its own: `connect` yields it logged in, keeps it connected to one node of the
-list, and disconnects in order at the end of the block. The caller's cancel scopes bound every waiting call; there are
-no time-outs of our own except for one node's answer to a login. Without a reachable node calls wait.
-
-Surprising: an exception of the block leaves `connect` as it is and not inside an ExceptionGroup, despite the nursery.
+Nothing here knows which of the two runs it: what waits does so through the Runner of its style. `qmq.client.blocking`
+runs the same coroutines in the thread of the caller, where they wait by blocking.
 """
 
 import math
-import random
-import ssl
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import TypeVar, Unpack
 
-import trio
-
-from qmq.client.address import Rotation
-from qmq.client.core import Core, Passcode
-from qmq.client.dial import Dial, dial
-from qmq.client.encode import Headers, Send, encode_connect, encode_subscribe
-from qmq.client.feed import AckMode, Delivered, Feed
-from qmq.client.message import Message, Receipt
-from qmq.client.requests import PendingReply, Phase, Request
+from qmq.client.core.core import Core
+from qmq.client.core.encode import Headers, Send
+from qmq.client.core.feed import Delivered
+from qmq.client.core.requests import PendingReply, Phase, Request
+from qmq.client.message import Message, MessageContent, Receipt
+from qmq.client.options import SubscribeOptions, new_feed
 from qmq.client.runner import Runner
 from qmq.client.subscription import Subscription
 from qmq.client.transaction import Transaction
-from qmq.client.vectors import Progress, parse_progress
-from qmq.errors import Refused, ReplyLost
+from qmq.errors import NotConnected, Refused, ReplyLost, Stale
 
-PREFETCH = 100
-BUFFER_BYTES = 4 << 20
-WINDOW_MESSAGES = 256
-WINDOW_BYTES = 4 << 20
+T = TypeVar("T")
+
 REPLY_PREFIX = "/reply-queue/"
 """Of the addresses that nodes write into `reply-to`."""
 
@@ -69,7 +58,9 @@ class Client:
         self.core = core
         self.runner = runner
 
-    async def send(self, destination: str, body: bytes, headers: Headers | None = None) -> Receipt:
+    async def send(
+        self, destination: str, body: bytes, headers: Headers | None = None, *, timeout_seconds: float = math.inf
+    ) -> Receipt:
         """Send one message; on return the node has confirmed it, and the Receipt has the details.
 
         Concurrent calls share one window (`window_messages`, `window_bytes`); beyond it they wait in line, and
@@ -80,9 +71,11 @@ class Client:
         Raises:
             Refused: the node refuses; `code` and `message` are those of its ERROR.
             NotConnected: the client was closed or has given up.
+            TimeoutError: not confirmed within `timeout_seconds`: as if cancelled then.
             ValueError, LocalProtocolError: headers that the client writes itself, or that STOMP cannot carry.
         """
-        return await self._request(self.core.new_send(destination, body, headers or {}))
+        request = self.core.new_send(destination, body, headers or {})
+        return await self._within(timeout_seconds, self._request(request))
 
     async def request(
         self,
@@ -102,13 +95,21 @@ class Client:
 
         Raises:
             ReplyLost: see above; whether the request was handled is unknown.
-            trio.TooSlowError: no answer within `timeout_seconds`. A later one is discarded.
+            TimeoutError: no answer within `timeout_seconds`. A later one is discarded.
             Refused, NotConnected, LocalProtocolError: as `send`.
             ValueError: as `send`; `headers` with `reply-to`, or with the correlation id of a request under way.
         """
+        delivery = await self.request_delivery(destination, body, headers, timeout_seconds=timeout_seconds, retry=retry)
+        return Message(self, delivery, False)
+
+    async def request_delivery(
+        self, destination: str, body: bytes, headers: Headers | None, *, timeout_seconds: float, retry: bool
+    ) -> Delivered:
+        """The answer as it came; see `request`."""
         given = dict(headers or {})
         correlation_id = given.pop("correlation-id", "") or self.core.new_correlation_id()
-        with trio.fail_after(timeout_seconds):
+
+        async def until_answered() -> Delivered:
             while True:
                 try:
                     return await self._request_reply(
@@ -118,7 +119,16 @@ class Client:
                     if not retry:
                         raise
 
-    async def reply(self, message: Message, body: bytes, headers: Headers | None = None) -> bool:
+        return await self._within(timeout_seconds, until_answered())
+
+    async def reply(
+        self,
+        message: MessageContent,
+        body: bytes,
+        headers: Headers | None = None,
+        *,
+        timeout_seconds: float = math.inf,
+    ) -> bool:
         """Answer `message`: send `body` to its `reply-to`, with its `correlation-id` (or its id, when it has none).
 
         True when the node has taken the answer, False when no client waits for it. Otherwise as `send`; raises
@@ -129,7 +139,7 @@ class Client:
             raise ValueError("the message has no reply-to: it asks for no answer")
         given = {"correlation-id": message.headers.get("correlation-id", message.id), **(headers or {})}
         try:
-            await self.send(address, body, given)
+            await self.send(address, body, given, timeout_seconds=timeout_seconds)
         except Refused as refused:
             if refused.code == "unknown-destination" and address.startswith(REPLY_PREFIX):
                 return False
@@ -137,18 +147,7 @@ class Client:
         return True
 
     def subscribe(
-        self,
-        destination: str,
-        *,
-        ack: Literal["auto", "client", "client-individual"] = "client-individual",
-        prefetch: int = PREFETCH,
-        buffer_bytes: int = BUFFER_BYTES,
-        start: str = "first",
-        durable: str = "",
-        overflow: Literal["error", "drop-oldest"] = "error",
-        ack_level: Literal["edge", "quorum"] | None = None,
-        confirm: bool = False,
-        headers: Headers | None = None,
+        self, destination: str, *, confirm: bool = False, **options: Unpack[SubscribeOptions]
     ) -> Subscription:
         """The messages of a queue, a fanout or a topic, inside `async with`.
 
@@ -165,31 +164,13 @@ class Client:
 
         Raises ValueError for arguments that no node accepts, LocalProtocolError for those that STOMP cannot carry.
         """
-        if prefetch < 1 or buffer_bytes < 1:
-            raise ValueError("prefetch and buffer_bytes are at least 1")
-        if overflow not in ("error", "drop-oldest"):
-            raise ValueError("overflow is error or drop-oldest")
-        if durable and not (self.core.client_id and destination.startswith("/fanout/")):
-            raise ValueError("durable subscriptions are of fanouts, by a client that was given a client_id")
-        named = start in ("first", "next")
-        feed = Feed(
-            destination,
-            ack=AckMode(ack),
-            prefetch=prefetch,
-            buffer_bytes_max=buffer_bytes,
-            drops_oldest=overflow == "drop-oldest",
-            start=start if named else "resume",
-            seen=Progress() if named else parse_progress(start),
-            headers=headers or {},
-            durable=durable,
-            ack_level=ack_level or "",
-        )
-        encode_subscribe(feed)  # Later it would fail in the task that all calls share.
-        return Subscription(self, feed, confirm)
+        return Subscription(self, new_feed(self.core.client_id, destination, **options), confirm)
 
-    def transaction(self) -> Transaction:
-        """Messages and acknowledgements that take effect together, inside `async with`."""
-        return Transaction(self)
+    def transaction(self, *, timeout_seconds: float = math.inf) -> Transaction:
+        """Messages and acknowledgements that take effect together, inside `async with`. The end of the block waits up
+        to `timeout_seconds` for the node.
+        """
+        return Transaction(self, timeout_seconds)
 
     def statistics(self) -> Statistics:
         core, runner = self.core, self.runner
@@ -215,22 +196,23 @@ class Client:
         request = self.core.settle(delivery, is_ack, True)
         self.runner.wake()
         if request is None:
-            await trio.lowlevel.checkpoint()
+            await self.runner.checkpoint()
             return None
         await self._answer(request)
         return _receipt_of(request)
 
     def schedule_settle(self, delivery: Delivered, is_ack: bool) -> None:
-        """ACK or NACK without an answer. Raises Stale, NotConnected."""
-        self.core.settle(delivery, is_ack, False)
+        """ACK or NACK without an answer. It may be too late, which the core counts: the caller can do nothing."""
+        with suppress(Stale, NotConnected):
+            self.core.settle(delivery, is_ack, False)
         self.runner.wake()
 
-    async def commit(self, sends: list[Send], settles: list[tuple[Delivered, bool]]) -> Receipt:
+    async def commit(self, sends: list[Send], settles: list[tuple[Delivered, bool]], timeout_seconds: float) -> Receipt:
         """One transaction; see `Transaction`."""
         request: Request | None = None
         try:
             request = self.core.new_transaction(sends, settles)
-            return await self._request(request)
+            return await self._within(timeout_seconds, self._request(request))
         except BaseException:
             if request is None or not request.written:
                 self.release(settles)
@@ -241,7 +223,10 @@ class Client:
         for delivery, _ in settles:
             self.core.release(delivery)
 
-    async def _request_reply(self, pending: PendingReply) -> Message:
+    async def _within(self, seconds: float, call: Awaitable[T]) -> T:
+        return await (call if seconds == math.inf else self.runner.within(seconds, call))
+
+    async def _request_reply(self, pending: PendingReply) -> Delivered:
         """Wait for room, send the request, wait for the answer. Raises ReplyLost and what `send` raises."""
         core, runner = self.core, self.runner
         try:
@@ -257,7 +242,7 @@ class Client:
         if pending.error is not None:
             raise pending.error
         assert pending.reply is not None
-        return Message(self, pending.reply, False)
+        return pending.reply
 
     async def _request(self, request: Request) -> Receipt:
         """Wait for room, send the request, wait for its receipt."""
@@ -287,8 +272,12 @@ class Client:
         if self.core.phase is not Phase.CLOSED:
             request = self.core.leave()
             self.runner.wake()
-            with trio.move_on_after(farewell_seconds):
-                await self._answer(request)
+            with suppress(TimeoutError):
+                await self.runner.within(farewell_seconds, self._answer(request))
+        self.close()
+
+    def close(self) -> None:
+        """Stop at once: waiting calls raise NotConnected. Idempotent."""
         self.core.close(None)
         self.runner.wake()
 
@@ -301,70 +290,3 @@ def _receipt_of(request: Request) -> Receipt:
         is_duplicate=answer.get("duplicate") == "true",
         is_edge=answer.get("ack-level") == "edge",
     )
-
-
-@asynccontextmanager
-async def connect(
-    nodes: str | Iterable[str],
-    *,
-    login: str | None = None,
-    passcode: Passcode = None,
-    client_id: str = "",
-    tls: ssl.SSLContext | None = None,
-    beat_seconds: float = 5.0,
-    window_messages: int = WINDOW_MESSAGES,
-    window_bytes: int = WINDOW_BYTES,
-    attempt_seconds: float = 5.0,
-    redial_seconds_min: float = 0.1,
-    redial_seconds_max: float = 10.0,
-    farewell_seconds: float = 5.0,
-    rng: random.Random | None = None,
-    dial: Dial = dial,
-) -> AsyncIterator[Client]:
-    """A client of the first node of `nodes` (`host:port`) that accepts it, and of the others when that one dies.
-
-    Waits until there is one; a time limit is the caller's (`trio.fail_after`). `client_id` belongs to the names of
-    durable subscriptions. `beat_seconds` is the heart-beat requested in both directions, 0 for none: a node silent for
-    twice that is left. A dial and its login get `attempt_seconds`; when all nodes have failed, a random part of a wait
-    that doubles from `redial_seconds_min` to `redial_seconds_max` follows. At the end of the block earlier sends get
-    up to `farewell_seconds` to arrive; after an exception or a cancel the connection is cut at once. `rng` and
-    `dial` are for tests.
-
-    Raises:
-        Refused: every node refuses the login.
-        ValueError: `nodes` is empty or not a list of addresses, or a bound is not positive.
-        LocalProtocolError: a login, passcode or client id that STOMP cannot carry.
-    """
-    if window_messages < 1 or window_bytes < 1 or attempt_seconds <= 0 or beat_seconds < 0:
-        raise ValueError("windows and attempt_seconds are positive, beat_seconds is not negative")
-    # In the task of the connection, where it is written, an error would come as a group.
-    encode_connect("", login, None if callable(passcode) else passcode, 0, client_id)
-    rng = rng or random.SystemRandom()
-    addresses = [nodes] if isinstance(nodes, str) else nodes
-    rotation = Rotation(addresses, rng, seconds_min=redial_seconds_min, seconds_max=redial_seconds_max)
-    core = Core(
-        id=f"{rng.getrandbits(64):016x}",
-        login=login,
-        passcode=passcode,
-        client_id=client_id,
-        beat_ms=round(beat_seconds * 1000),
-        window_messages=window_messages,
-        window_bytes=window_bytes,
-    )
-    runner = Runner(core, rotation, dial, tls=tls, attempt_seconds=attempt_seconds, steady_seconds=2 * attempt_seconds)
-    client = Client(core, runner)
-    failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(runner.run)
-        try:
-            await runner.online()
-            yield client
-            await client.leave(farewell_seconds)
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
-            failure = error  # raised below, where no nursery wraps it; a cancel propagates
-        finally:
-            core.close(None)
-            runner.wake()
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure

@@ -1,15 +1,15 @@
 """A message in the application, and how the application settles it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
-from qmq.client.core import Core
-from qmq.client.encode import Headers
-from qmq.client.feed import GAP_HEADER, Delivered
-from qmq.client.vectors import parse_gap
-from qmq.errors import NotConnected, Stale
+from qmq.client.core.core import Core
+from qmq.client.core.encode import Headers
+from qmq.client.core.feed import GAP_HEADER, Delivered
+from qmq.client.core.vectors import parse_gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +34,23 @@ class Settler(Protocol):
 
     def schedule_settle(self, delivery: Delivered, is_ack: bool) -> None: ...
 
-    async def reply(self, message: "Message", body: bytes, headers: Headers | None = None) -> bool: ...
+    async def reply(
+        self,
+        message: "MessageContent",
+        body: bytes,
+        headers: Headers | None = None,
+        *,
+        timeout_seconds: float = math.inf,
+    ) -> bool: ...
 
 
-class Message:
-    """One message. As a context (`async with message`), it is acknowledged at the end of the block, and refused when
-    the block ends with an exception or a cancel. It settles once; what is said after that does nothing. Messages of
-    topics and fanouts, except by durable subscriptions, need no settling: everything here does nothing for them.
-    """
+class MessageContent:
+    """What a message says, in every style of program."""
 
-    __slots__ = ("_client", "_confirm", "delivery")
+    __slots__ = ("_core", "delivery")
 
-    def __init__(self, client: Settler, delivery: Delivered, confirm: bool) -> None:
-        self._client = client
-        self._confirm = confirm
+    def __init__(self, core: Core, delivery: Delivered) -> None:
+        self._core = core
         self.delivery = delivery
 
     def __repr__(self) -> str:
@@ -93,7 +96,21 @@ class Message:
     @property
     def is_stale(self) -> bool:
         """Whether the connection that it came over is gone, so that an ACK can no longer be said: it comes again."""
-        return bool(self.delivery.ack_id) and self._client.core.is_stale(self.delivery)
+        return bool(self.delivery.ack_id) and self._core.is_stale(self.delivery)
+
+
+class Message(MessageContent):
+    """One message. As a context (`async with message`), it is acknowledged at the end of the block, and refused when
+    the block ends with an exception or a cancel. It settles once; what is said after that does nothing. Messages of
+    topics and fanouts, except by durable subscriptions, need no settling: everything here does nothing for them.
+    """
+
+    __slots__ = ("_client", "_confirm")
+
+    def __init__(self, client: Settler, delivery: Delivered, confirm: bool) -> None:
+        super().__init__(client.core, delivery)
+        self._client = client
+        self._confirm = confirm
 
     async def ack(self) -> Receipt | None:
         """It is done. On return the ACK is on the node's disk, and the Receipt has details; None if settled before.
@@ -111,10 +128,10 @@ class Message:
         """It could not be done: it returns to its queue for redelivery to any consumer. Otherwise as `ack`."""
         await self._client.settle(self.delivery, False)
 
-    async def reply(self, body: bytes, headers: Mapping[str, str] | None = None) -> bool:
+    async def reply(self, body: bytes, headers: Headers | None = None, *, timeout_seconds: float = math.inf) -> bool:
         """Answer it. True when the node has taken the answer, False when no client waits for it; see
         `Client.reply`. This settles nothing."""
-        return await self._client.reply(self, body, headers)
+        return await self._client.reply(self, body, headers, timeout_seconds=timeout_seconds)
 
     async def __aenter__(self) -> "Message":
         return self
@@ -127,8 +144,5 @@ class Message:
         """
         if kind is None and self._confirm:
             await self.ack()
-            return
-        try:
+        else:
             self._client.schedule_settle(self.delivery, kind is None)
-        except (Stale, NotConnected):
-            pass  # counted by the core; there is nothing that the application could do about it here

@@ -1,118 +1,164 @@
-"""Keeps one connection at a time alive for a Core, and wakes the tasks that wait for its answers.
+"""Keeps one connection at a time alive for a Core, and wakes the calls that wait for its answers.
 
-A connection is four things in one nursery: a reader, a writer, heart-beats, and the deadline of the login. The first
-one that ends also ends the connection; then the core is notified and the next node of the rotation is dialled. Only a
-bug leaves `run` as an exception: after an outside failure it tries again without limit, because the cancel scope of
-each waiting call decides how long to wait. One failure is final: every node in turn refuses the login.
+A style of program (trio, asyncio, threads) is a subclass: it has events, a clock, time limits, and `serve`, which moves
+the bytes of one connection. When that ends, the core is notified and the next node of the rotation is dialled. Only a
+bug leaves `run` as an exception: after an outside failure it tries again without limit, because each waiting call
+decides how long to wait. Two failures are final: every node in turn refuses the login, or cannot be reached by TLS
+before the client was ever connected.
 """
 
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
-
-import trio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
 
 from qmq.address import Address
-from qmq.client.address import Rotation
-from qmq.client.core import Core
-from qmq.client.dial import Dial, Line
-from qmq.client.feed import Feed
-from qmq.client.requests import PendingReply, Phase, Request
-from qmq.errors import Refused, RemoteProtocolError
+from qmq.client.core.address import Rotation
+from qmq.client.core.core import Core
+from qmq.client.core.feed import Feed
+from qmq.client.core.keepalive import Keepalive
+from qmq.client.core.requests import PendingReply, Phase, Request
+from qmq.errors import NotConnected, Refused, RemoteProtocolError, TlsFailed
 
-READ_BYTES_MAX = 64 << 10
+STEADY_ATTEMPTS = 2.0
+"""Times the time for one attempt: a connection that stood for so long counts as a success for the rotation."""
 
-SILENCE_FACTOR = 2.0
-"""Times the agreed interval: so late may a beat of the node be (STOMP 1.2, "Heart-beating": margin of error)."""
-
-BEAT_EARLY = 0.9
-"""Of the agreed interval: beats leave a little sooner than promised, so that a busy moment does not cost the line."""
+T = TypeVar("T")
 
 log = logging.getLogger("qmq.client")
 
 
-class Runner:
+class Event(Protocol):
+    """Set once; wakes all that wait."""
+
+    def set(self) -> None: ...
+    def is_set(self) -> bool: ...
+    async def wait(self) -> object: ...
+
+
+class Runner(ABC):
     """Runs `core`. After every call into the core, `wake` must follow before the next await.
 
-    `attempt_seconds` bounds dialling and login together. A connection that stood for `steady_seconds` counts as a
-    success for the rotation.
+    `attempt_seconds` bounds dialling and login together.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        rotation: Rotation,
-        dial: Dial,
-        *,
-        tls: ssl.SSLContext | None,
-        attempt_seconds: float,
-        steady_seconds: float,
-    ) -> None:
+    def __init__(self, core: Core, rotation: Rotation, *, tls: ssl.SSLContext | None, attempt_seconds: float) -> None:
         self.core = core
+        self.tls = tls
+        self.attempt_seconds = attempt_seconds
         self.address: Address | None = None
         """The node that the client is logged in to."""
         self.last_error = ""
         self._rotation = rotation
         self._is_warned = False
-        self._dial = dial
-        self._tls = tls
-        self._attempt_seconds = attempt_seconds
-        self._steady_seconds = steady_seconds
-        self._refused_by: set[Address] = set()
+        self._is_hopeless: set[Address] = set()
+        """Nodes that refuse the login, or cannot be reached by TLS."""
         self._failures: dict[Address, tuple[bool, str]] = {}
         """Of each node: whether it has answered at its last attempt, with a refusal, and why that failed."""
-        self._waiting: dict[Request | Feed | PendingReply, trio.Event] = {}
-        self._room = trio.lowlevel.ParkingLot()
-        self._output = trio.Event()
-        self._last_read = self._sent = 0.0
-        self._online = trio.Event()
-        self._logged_in = trio.Event()
-        self._is_writing = False
+        self._waiting: dict[Request | Feed | PendingReply, Event] = {}
+        self._line: deque[Event] = deque()
+        """Calls that wait for room in the window."""
+        self._online = self.event()
+        self.output = self.event()
+        """Set while the core has bytes to send; whatever sends them replaces it."""
+        self.logged_in = self.event()
+        """Of the present connection."""
 
-    # For waiting tasks
+    # What a style of program has
+
+    @abstractmethod
+    def event(self) -> Event: ...
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds of the clock that `sleep` and `within` wait on."""
+
+    @abstractmethod
+    async def checkpoint(self) -> None:
+        """Let others run, and be cancelled."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None: ...
+
+    @abstractmethod
+    async def within(self, seconds: float, call: Awaitable[T]) -> T:
+        """The result of `call`. Raises TimeoutError after so many seconds, having cancelled it."""
+
+    @abstractmethod
+    async def serve(self, address: Address) -> None:
+        """Dial, `begin`, and move bytes until the connection ends.
+
+        Raises OSError, Refused (the login), RemoteProtocolError, TlsFailed.
+        """
+
+    # For waiting calls
 
     def wake(self) -> None:
-        """The core was called: wake the tasks concerned, and the writer."""
+        """The core was called: wake the calls concerned, and what sends its output."""
         core = self.core
         for subject in core.take_changed():
             event = self._waiting.pop(subject, None)
             if event is not None:
                 event.set()
             if isinstance(subject, Request):
-                self._room.unpark()
+                self._next_in_line()
         if core.has_output:
-            self._output.set()
+            self.output.set()
         if core.phase is Phase.CLOSED:
             self._online.set()
-            self._room.unpark_all()
+            while self._line:
+                self._next_in_line()
 
     async def changed(self, subject: Request | Feed | PendingReply) -> None:
         """Wait until the core names `subject` as changed. Look before and after: others may have been quicker."""
-        await self._waiting.setdefault(subject, trio.Event()).wait()
+        event = self._waiting.get(subject)
+        if event is None:
+            event = self._waiting[subject] = self.event()
+        await event.wait()
 
     def forget(self, subject: Request | PendingReply) -> None:
-        """No task waits for it any longer, and the room that it took is free."""
+        """No call waits for it any longer, and the room that it took is free."""
         self._waiting.pop(subject, None)
         self.room_left()
 
     async def room(self, size: int) -> None:
         """Wait until the window has room for `size` bytes. Raises NotConnected."""
         core = self.core
-        # Also if there is room: tasks that were just woken for it have their turn first.
-        await trio.lowlevel.checkpoint()
+        # Also if there is room: calls that were just woken for it have their turn first.
+        await self.checkpoint()
         while not core.requests.has_room(size):
             core.check_open()
-            await self._room.park()
+            turn = self.event()
+            self._line.append(turn)
+            try:
+                await turn.wait()
+            except BaseException:
+                if turn.is_set():
+                    self.room_left()
+                else:
+                    self._line.remove(turn)
+                raise
         core.check_open()
 
     def room_left(self) -> None:
-        """A task took or released room: if there is more, wake the next one in line."""
+        """A call took or released room: if there is more, wake the next one in line."""
         if self.core.requests.has_room(1):
-            self._room.unpark()
+            self._next_in_line()
 
-    async def online(self) -> None:
-        """Wait until the first login. Raises Refused when every node refuses it."""
-        await self._online.wait()
+    def _next_in_line(self) -> None:
+        if self._line:
+            self._line.popleft().set()
+
+    async def online(self, timeout_seconds: float) -> None:
+        """Wait until the first login. Raises what ended the client, such as Refused when every node refuses it, and
+        NotConnected without a login in time.
+        """
+        try:
+            await self.within(timeout_seconds, self._online.wait())
+        except TimeoutError:
+            raise NotConnected(self._why(f" within {timeout_seconds:g} s")) from None
         if self.core.closed_because is not None:
             raise self.core.closed_because
 
@@ -121,134 +167,94 @@ class Runner:
     async def run(self) -> None:
         """Keep the core connected until it is closed."""
         core = self.core
-        while core.phase is not Phase.CLOSED:
-            address, wait_seconds = self._rotation.next()
-            await trio.sleep(wait_seconds)
-            began = trio.current_time()
-            try:
-                await self._once(address)
-            except Refused as refused:
-                self._note(address, f"refused: {refused}", is_answer=True)
-                if refused.code in core.final_codes:
-                    self._refused_by.add(address)
-                if self._refused_by.issuperset(self._rotation.addresses):
-                    core.close(refused)
-            except (OSError, RemoteProtocolError) as error:
-                self._refused_by.discard(address)
-                self._note(address, str(error))
-            finally:
-                was_online = self.address is not None
-                self.address = None
-                core.lost()
-                self.wake()
-            if was_online and trio.current_time() - began >= self._steady_seconds:
-                self._rotation.stood()
-            else:
-                self._rotation.failed()
-            self._warn(was_online)
+        try:
+            while core.phase is not Phase.CLOSED:
+                address, wait_seconds = self._rotation.next()
+                await self.sleep(wait_seconds)
+                await self._try(address)
+        except Exception as error:
+            core.close(error)  # a bug: nothing may wait for a client that stands still
+            self.wake()
+            raise
 
-    def _warn(self, was_online: bool) -> None:
-        """Warn once that no node can be reached: until one can, every call waits."""
+    async def _try(self, address: Address) -> None:
+        core, began = self.core, self.now()
+        error: Exception | None = None
+        try:
+            await self.serve(address)
+        except (OSError, Refused, RemoteProtocolError, TlsFailed) as ended:
+            error = ended
+        finally:
+            was_online = self.address is not None
+            self.address = None
+            core.lost()
+            self.wake()
+        if error is not None:
+            self._failed(address, error)
+        if was_online and self.now() - began >= STEADY_ATTEMPTS * self.attempt_seconds:
+            self._rotation.stood()
+        else:
+            self._rotation.failed()
         if was_online:
             self._is_warned = False
-        elif self._rotation.has_failed_everywhere and not self._is_warned and self.core.phase is not Phase.CLOSED:
+        elif self._rotation.has_failed_everywhere and not self._is_warned and core.phase is not Phase.CLOSED:
+            # Once, until a node can be reached: until then every call waits.
             self._is_warned = True
-            # What the operator must do something about stands first: a node that refuses the login says why.
-            ordered = sorted(self._failures.items(), key=lambda one: not one[1][0])
-            why = "; ".join(f"{address}: {what}" for address, (_, what) in ordered)
-            is_refused = any(is_answer for is_answer, _ in self._failures.values())
-            what = "no node admits the client" if is_refused else "no node can be reached"
-            log.warning("! %s; trying again until one does. %s", what, why)
+            log.warning("! %s", self._why("; trying again until one does"))
 
-    def _note(self, address: Address, what: str, *, is_answer: bool = False) -> None:
-        self._failures[address] = (is_answer, what)
-        self.last_error = f"{address}: {what}"
+    def _failed(self, address: Address, error: Exception) -> None:
+        """Remember why, and give up if no node can ever admit the client."""
+        is_refusal = isinstance(error, Refused)
+        self._failures[address] = (is_refusal, f"refused: {error}" if is_refusal else str(error))
+        self.last_error = f"{address}: {self._failures[address][1]}"
         log.info("! %s", self.last_error)
-
-    async def _once(self, address: Address) -> None:
-        """One connection from dialling to its end. Raises OSError, Refused (the login), RemoteProtocolError."""
-        with trio.move_on_after(self._attempt_seconds) as attempt:
-            line = await self._dial(address.host, address.port, self._tls, address.host)
-        if attempt.cancelled_caught:
-            raise TimeoutError(f"no connection within {self._attempt_seconds:g} s")
-        if self.core.phase is Phase.CLOSED:  # closed while the dial ended
-            line.close()
-            return
-        self._last_read = self._sent = trio.current_time()
-        self._logged_in = trio.Event()
-        self._is_writing = False
-        failure: list[Exception] = []
-        try:
-            try:
-                self.core.begin(address.host)
-            except OSError:
-                raise  # the function that returns the passcode: it costs this attempt only
-            except Exception as error:
-                self.core.close(error)  # a mistake in that function
-                return
+        if isinstance(error, Refused):
+            is_final = error.code in self.core.final_codes
+        else:
+            # A client that was connected has the right context: the certificate of the node has to be mended.
+            is_final = isinstance(error, TlsFailed) and not self.core.connections
+            self._is_hopeless.discard(address)
+        if is_final:
+            self._is_hopeless.add(address)
+        if self._is_hopeless.issuperset(self._rotation.addresses):
+            self.core.close(TlsFailed(self._why()) if isinstance(error, TlsFailed) else error)
             self.wake()
-            async with trio.open_nursery() as nursery:
 
-                async def ending(task: Callable[[], Awaitable[None]]) -> None:
-                    try:
-                        await task()
-                    except (Refused, RemoteProtocolError, OSError) as error:
-                        failure.append(error)
-                    except (trio.BrokenResourceError, trio.ClosedResourceError):
-                        failure.append(ConnectionError("connection lost"))
-                    nursery.cancel_scope.cancel()
+    def _why(self, how: str = "") -> str:
+        """That no node was reached, `how`, and the last failure of each. What the operator must mend stands first: a
+        refused login.
+        """
+        ordered = sorted(self._failures.items(), key=lambda one: not one[1][0])
+        why = "; ".join(f"{address}: {what}" for address, (_, what) in ordered)
+        is_refused = any(is_answer for is_answer, _ in self._failures.values())
+        what = "no node admits the client" if is_refused else "no node can be reached"
+        return f"{what}{how}. {why or 'None has answered yet'}"
 
-                nursery.start_soon(ending, lambda: self._read(line, address))
-                nursery.start_soon(ending, lambda: self._write(line))
-                nursery.start_soon(ending, lambda: self._beat(attempt.deadline))
+    def begin(self, address: Address, login_deadline: float) -> Keepalive | None:
+        """There is a connection to `address`: log in. None if the client was closed meanwhile."""
+        core = self.core
+        if core.phase is Phase.CLOSED:
+            return None
+        self.logged_in = self.event()
+        try:
+            core.begin(address.host)
+        except OSError:
+            raise  # the function that returns the passcode: it costs this attempt only
+        except Exception as error:
+            core.close(error)  # a mistake in that function
+            return None
         finally:
-            line.close()
-        if failure:
-            raise failure[0]
+            self.wake()
+        return Keepalive(core, address, self.now(), login_deadline)
 
-    async def _read(self, line: Line, address: Address) -> None:
-        core = self.core
-        while data := await line.receive_some(READ_BYTES_MAX):
-            self._last_read = trio.current_time()
-            try:
-                core.receive(data)
-            finally:
-                if core.phase is Phase.ONLINE and self.address is None:
-                    log.info("= logged in at %s (%s)", address, core.server)
-                    self.address = address
-                    self._logged_in.set()
-                    self._online.set()
-                self.wake()
-        raise ConnectionError("the node ended the connection")
-
-    async def _write(self, line: Line) -> None:
-        core = self.core
-        while True:
-            await self._output.wait()
-            self._output = trio.Event()
-            while data := core.take_output():
-                self._is_writing = True
-                await line.send_all(data)
-                self._is_writing = False
-                self._sent = trio.current_time()
-
-    async def _beat(self, login_deadline: float) -> None:
-        """Watch the login, then the silence of both sides."""
-        with trio.move_on_at(login_deadline) as scope:
-            await self._logged_in.wait()
-        if scope.cancelled_caught:
-            raise TimeoutError("the node did not answer the login in time")
-        core = self.core
-        send = core.send_beat_seconds * BEAT_EARLY or float("inf")
-        silence_seconds = core.receive_beat_seconds * SILENCE_FACTOR or float("inf")
-        while True:
-            await trio.sleep_until(min(self._sent + send, self._last_read + silence_seconds))
-            now = trio.current_time()
-            if now >= self._last_read + silence_seconds:
-                raise TimeoutError(f"silent for {now - self._last_read:.1f} s")
-            if now >= self._sent + send:
-                # A writer that waits for room has bytes in flight: they replace a beat.
-                if not self._is_writing:
-                    core.beat()
-                    self.wake()
-                self._sent = now
+    def received(self, beats: Keepalive, data: bytes) -> None:
+        """Bytes of the node, b"" for their end. Raises as `Keepalive.received`."""
+        try:
+            beats.received(data, self.now())
+        finally:
+            if beats.is_online and self.address is None:
+                log.info("= logged in at %s (%s)", beats.address, self.core.server)
+                self.address = beats.address
+                self._online.set()
+                self.logged_in.set()
+            self.wake()

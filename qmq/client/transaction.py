@@ -3,10 +3,10 @@
 from types import TracebackType
 from typing import Protocol
 
-from qmq.client.core import Core
-from qmq.client.encode import Headers, Send
-from qmq.client.feed import Delivered
-from qmq.client.message import Message, Receipt
+from qmq.client.core.core import Core
+from qmq.client.core.encode import Headers, Send
+from qmq.client.core.feed import Delivered
+from qmq.client.message import MessageContent, Receipt
 
 
 class Committer(Protocol):
@@ -17,17 +17,20 @@ class Committer(Protocol):
 
     def release(self, settles: list[tuple[Delivered, bool]]) -> None: ...
 
-    async def commit(self, sends: list[Send], settles: list[tuple[Delivered, bool]]) -> Receipt: ...
+    async def commit(
+        self, sends: list[Send], settles: list[tuple[Delivered, bool]], timeout_seconds: float
+    ) -> Receipt: ...
 
 
-class Transaction:
+class Collection:
     """Made by `Client.transaction`. What it is given is kept here and sent as a whole at the end of its block; a block
     that ends with an exception sends nothing at all. A node holds at most 1,000 frames and 16 MiB unless configured
     otherwise (docs/limits.md).
     """
 
-    def __init__(self, client: Committer) -> None:
+    def __init__(self, client: Committer, timeout_seconds: float) -> None:
         self._client = client
+        self._timeout_seconds = timeout_seconds
         self._sends: list[Send] = []
         self._settles: list[tuple[Delivered, bool]] = []
         self.receipt: Receipt | None = None
@@ -37,19 +40,30 @@ class Transaction:
         """Add a message."""
         self._sends.append((destination, body, dict(headers or {})))
 
-    def ack(self, message: Message) -> None:
+    def ack(self, message: MessageContent) -> None:
         """Add an ACK. Until the block ends the message counts as settled, so that its own context does nothing; if
         the transaction comes to nothing, it waits for its ACK again. Raises Stale.
         """
-        self._hold(message, True)
+        self.hold(message, True)
 
-    def nack(self, message: Message) -> None:
+    def nack(self, message: MessageContent) -> None:
         """Add a NACK; otherwise as `ack`."""
-        self._hold(message, False)
+        self.hold(message, False)
 
-    def _hold(self, message: Message, is_ack: bool) -> None:
+    def hold(self, message: MessageContent, is_ack: bool) -> None:
         if self._client.core.hold(message.delivery):
             self._settles.append((message.delivery, is_ack))
+
+    async def finish(self, is_failed: bool) -> None:
+        """The block ends: commit, or forget what was collected. See `Transaction.__aexit__`."""
+        if is_failed:
+            self._client.release(self._settles)
+        elif self._sends or self._settles:
+            self.receipt = await self._client.commit(self._sends, self._settles, self._timeout_seconds)
+
+
+class Transaction(Collection):
+    __doc__ = Collection.__doc__
 
     async def __aenter__(self) -> "Transaction":
         return self
@@ -65,9 +79,7 @@ class Transaction:
             Refused: the node refuses all of it.
             Stale: a message of it came over a connection that has ended. Nothing was applied, or, when the connection
                 ended before the receipt, all or nothing: the error says which.
+            TimeoutError: not confirmed in time: as if cancelled then.
             NotConnected: the client was closed or has given up.
         """
-        if kind is not None:
-            self._client.release(self._settles)
-        elif self._sends or self._settles:
-            self.receipt = await self._client.commit(self._sends, self._settles)
+        await self.finish(kind is not None)

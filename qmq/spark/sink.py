@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from qmq.blocking import BlockingClient
+from qmq.client.connection import NodeConnection
 from qmq.errors import NotConnected
 from qmq.spark.reading.options import BOTH, WRITING, BadOption, Options, known_options, read_options
 from qmq.spark.reading.remote import PATIENCE_SECONDS, connect
@@ -162,7 +162,7 @@ class _Sender:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._client: BlockingClient | None = None
+        self._client: NodeConnection | None = None
         self._unreceipted: dict[str, tuple[list[tuple[str, str]], bytes]] = {}
         """By receipt, in the order in which they were sent."""
         self._bytes = 0

@@ -5,12 +5,14 @@ from a host of its own, so that its line to one node can be cut without touching
 """
 
 import random
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import trio
+import trustme
 
 import qmq.client
 from qmq.config import Address, LimitSettings, ListenerSettings, MeshSettings, NodeSettings, Peer, PeersFile
@@ -24,6 +26,7 @@ from tests.support.world import SimulatedWorld
 PORT = 61613
 MESH_PORT = 61614
 CLIENT_HOST = "10.0.0.1"
+DOORWAY_HOST = "10.0.0.9"
 PATIENCE_SECONDS = 60.0
 """Virtual time after which something expected counts as missing."""
 
@@ -105,10 +108,10 @@ class Mesh:
         return next(name for name, host in self.hosts.items() if at == f"{host}:{PORT}")
 
     def client(self, **options: Any) -> AbstractAsyncContextManager[qmq.client.Client]:
-        options.setdefault("nodes", self.addresses)
+        options.setdefault("addresses", self.addresses)
         options.setdefault("rng", random.Random("client"))
         options.setdefault("dial", self.fabric.network(CLIENT_HOST).connect)
-        return qmq.client.connect(options.pop("nodes"), **options)
+        return qmq.client.connect(options.pop("addresses"), **options)
 
 
 @asynccontextmanager
@@ -145,3 +148,53 @@ async def take(messages: qmq.client.Subscription, count: int) -> list[bytes]:
         async with await anext(messages) as message:
             bodies.append(message.body)
     return bodies
+
+
+@asynccontextmanager
+async def doorway(mesh: Mesh, tls: ssl.SSLContext | None, name: str = "a") -> AsyncIterator[str]:
+    """A real listener on loopback that leads to a node of `mesh`; yields its address."""
+
+    async def lead(stream: trio.abc.Stream) -> None:
+        try:
+            pipe = await mesh.fabric.dial(DOORWAY_HOST, mesh.hosts[name], PORT)
+        except OSError:
+            await trio.aclose_forcefully(stream)
+            return
+
+        async def inwards() -> None:
+            async for data in stream:
+                await pipe.send_all(data)
+            pipe.end_sending()
+
+        async def outwards() -> None:
+            while data := await pipe.receive_some(65536):
+                await stream.send_all(data)
+            nursery.cancel_scope.cancel()
+
+        try:
+            async with stream, trio.open_nursery() as nursery:
+                nursery.start_soon(inwards)
+                nursery.start_soon(outwards)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            pipe.close()
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    listeners = [listener if tls is None else trio.SSLListener(listener, tls, https_compatible=True)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, lead, listeners)
+        yield f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+def server_context(authority: trustme.CA, name: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+def client_context(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context

@@ -9,7 +9,7 @@ import trio.testing
 from trio.testing import MockClock
 
 import qmq.client
-from qmq.client.dial import Line
+from qmq.client.on_trio import Line
 from qmq.config import DestinationPolicy, DestinationSettings, LimitSettings, PermissionSettings, User
 from qmq.errors import LocalProtocolError, NotConnected, Overrun, Refused, Stale
 from tests.client.rig import CLIENT_HOST, eventually, running, take
@@ -752,7 +752,7 @@ async def test_a_subscription_whose_right_is_taken_away_ends_with_that_reason(
 async def test_a_node_that_says_nothing_to_a_login_is_left(autojump_clock: MockClock) -> None:
     async with running() as mesh:
         await mesh.fabric.network("127.0.1.9").listen("127.0.1.9", 61613, None)
-        async with mesh.client(nodes=["127.0.1.9:61613", *mesh.addresses]) as client:
+        async with mesh.client(addresses=["127.0.1.9:61613", *mesh.addresses]) as client:
             assert mesh.of(client) == "a"
             assert "did not answer the login" in client.statistics().last_error
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.client.address import Rotation, parse_address
-from qmq.client.core import Core
-from qmq.client.encode import vector_of
-from qmq.client.feed import AckMode, Delivered, Feed, FeedState
-from qmq.client.requests import Phase, Request
-from qmq.client.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_gap, parse_progress
+from qmq.client.core.address import Rotation, parse_address
+from qmq.client.core.core import Core
+from qmq.client.core.encode import vector_of
+from qmq.client.core.feed import AckMode, Delivered, Feed, FeedState
+from qmq.client.core.requests import Phase, Request
+from qmq.client.core.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_gap, parse_progress
 from qmq.errors import NotConnected, Refused, RemoteProtocolError, Stale
 from qmq.gateways.headers import parse_vector
 from qmq.model.dots import Origin
@@ -618,7 +618,7 @@ class Highest(random.Random):
 
 
 def rotation(*addresses: str) -> Rotation:
-    return Rotation(addresses, Highest(), seconds_min=0.1, seconds_max=1.0)
+    return Rotation(addresses, Highest().uniform, seconds_min=0.1, seconds_max=1.0)
 
 
 def test_all_nodes_are_tried_before_the_first_wait_and_the_wait_doubles_up_to_its_bound() -> None:

@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qmq.client.core import Core
-from qmq.client.feed import AckMode, Feed
-from qmq.client.requests import Phase, Request
-from qmq.client.vectors import Progress
+from qmq.client.core.core import Core
+from qmq.client.core.feed import AckMode, Feed
+from qmq.client.core.requests import Phase, Request
+from qmq.client.core.vectors import Progress
 from qmq.model.dots import Origin
 from qmq.wire.stomp import Connection, Frame, Role, encode_frame
 

@@ -1,62 +1,15 @@
 """The client over real sockets: plain and TLS, and what a certificate must say."""
 
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
 import trustme
 
 import qmq.client
-from qmq.client.dial import dial
-from tests.client.rig import Mesh, running
-
-
-@asynccontextmanager
-async def doorway(mesh: Mesh, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
-    """A real listener on loopback that leads to node a of `mesh`; yields its address."""
-
-    async def lead(stream: trio.abc.Stream) -> None:
-        pipe = await mesh.fabric.dial("10.0.0.9", mesh.hosts["a"], 61613)
-
-        async def inwards() -> None:
-            async for data in stream:
-                await pipe.send_all(data)
-            pipe.end_sending()
-
-        async def outwards() -> None:
-            while data := await pipe.receive_some(65536):
-                await stream.send_all(data)
-            nursery.cancel_scope.cancel()
-
-        try:
-            async with stream, trio.open_nursery() as nursery:
-                nursery.start_soon(inwards)
-                nursery.start_soon(outwards)
-        except* (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        finally:
-            pipe.close()
-
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    listeners = [listener if tls is None else trio.SSLListener(listener, tls, https_compatible=True)]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, lead, listeners)
-        yield f"127.0.0.1:{listener.socket.getsockname()[1]}"
-        nursery.cancel_scope.cancel()
-
-
-def server_context(authority: trustme.CA, name: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert(name).configure_cert(context)
-    return context
-
-
-def client_context(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    return context
+from qmq.client.on_trio import dial
+from qmq.errors import TlsFailed
+from tests.client.rig import client_context, doorway, running, server_context
 
 
 async def test_a_message_travels_over_tcp() -> None:
@@ -85,7 +38,7 @@ async def test_a_certificate_of_another_name_or_another_authority_is_an_error(kn
     named = server_context(authority, "elsewhere.example" if known else "127.0.0.1")
     async with running() as mesh, doorway(mesh, named) as address:
         host, _, port = address.rpartition(":")
-        with pytest.raises(ConnectionError, match="TLS"):
+        with pytest.raises(TlsFailed, match="its certificate is not trusted"):
             await dial(host, int(port), client_context(authority if known else other), host)
 
 

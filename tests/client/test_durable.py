@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 import qmq.client
 from qmq.broker.consumers.outcome import Outcome
-from qmq.client.feed import IDS_MAX, AckMode, Delivered, Feed
-from qmq.client.vectors import Progress
+from qmq.client.core.feed import IDS_MAX, AckMode, Delivered, Feed
+from qmq.client.core.vectors import Progress
 from qmq.errors import Refused
 from tests.client.rig import Mesh, eventually, running, take
 
@@ -23,13 +23,13 @@ PREFETCH = 10
 async def reader(mesh: Mesh, first: int = 0) -> AsyncIterator[tuple[qmq.client.Client, qmq.client.Subscription]]:
     """A client with the durable subscription `mail`, at the node with this number as long as that lives."""
     nodes = mesh.addresses[first:] + mesh.addresses[:first]
-    async with mesh.client(nodes=nodes, client_id="ann") as client:
+    async with mesh.client(addresses=nodes, client_id="ann") as client:
         async with client.subscribe(F, durable="mail", prefetch=PREFETCH) as messages:
             yield client, messages
 
 
 async def test_it_goes_on_at_the_next_node_with_what_was_not_acknowledged(autojump_clock: MockClock) -> None:
-    async with running("abc") as mesh, mesh.client(nodes=mesh.addresses[2:]) as publisher:
+    async with running("abc") as mesh, mesh.client(addresses=mesh.addresses[2:]) as publisher:
         async with reader(mesh) as (client, messages):
             for number in range(3):
                 await publisher.send(F, b"%d" % number)
@@ -116,7 +116,7 @@ async def test_a_node_that_has_just_started_is_left_until_it_knows_the_names(aut
         mesh.kill("b")
         await mesh.start("a")  # some seconds long it waits for b, which may know names
 
-        async with mesh.client(nodes=mesh.addresses[:1], client_id="ann") as client:
+        async with mesh.client(addresses=mesh.addresses[:1], client_id="ann") as client:
             async with client.subscribe(F, durable="mail") as messages:
                 assert client.statistics().logins > 1
                 assert "not-caught-up" in client.statistics().last_error

@@ -54,7 +54,7 @@ async def test_nothing_receipted_is_lost_and_a_fanout_comes_exactly_once_when_no
 
 
 async def test_a_queue_consumer_goes_on_at_another_node_and_its_old_message_is_stale(autojump_clock: MockClock) -> None:
-    async with running("ab") as mesh, mesh.client() as client, mesh.client(nodes=mesh.addresses[1:]) as other:
+    async with running("ab") as mesh, mesh.client() as client, mesh.client(addresses=mesh.addresses[1:]) as other:
         for number in range(5):
             await other.send("/queue/q", b"%d" % number)
         async with client.subscribe("/queue/q") as messages:
@@ -101,7 +101,7 @@ async def test_messages_that_waited_in_the_client_are_not_handed_out_after_their
 
 
 async def test_a_send_in_flight_is_sent_again_at_another_node_and_appended_once(autojump_clock: MockClock) -> None:
-    async with running("ab") as mesh, mesh.client() as client, mesh.client(nodes=mesh.addresses[1:]) as other:
+    async with running("ab") as mesh, mesh.client() as client, mesh.client(addresses=mesh.addresses[1:]) as other:
         # The SEND reaches node a and its receipt does not come back.
         mesh.fabric.cut(mesh.hosts["a"], CLIENT_HOST)
         receipts: list[qmq.client.Receipt] = []
@@ -143,7 +143,7 @@ async def test_a_transaction_in_flight_is_sent_again_and_applied_once(autojump_c
 
 
 async def test_a_receipt_says_that_too_few_disks_have_it(autojump_clock: MockClock) -> None:
-    async with running("abc") as mesh, mesh.client(nodes=mesh.addresses[:1]) as client:
+    async with running("abc") as mesh, mesh.client(addresses=mesh.addresses[:1]) as client:
         assert await client.send("/queue/q", b"x") == qmq.client.Receipt(copies=None, is_duplicate=False)
         mesh.kill("b")
         mesh.kill("c")
@@ -256,8 +256,8 @@ async def test_two_users_may_use_the_same_dedup_ids(autojump_clock: MockClock) -
     async with running("ab", users=users) as mesh:
         at_a, at_b = mesh.addresses
         async with (
-            mesh.client(nodes=at_a, login="ann", passcode="x") as ann,
-            mesh.client(nodes=at_b, login="bob", passcode="x") as bob,
+            mesh.client(addresses=at_a, login="ann", passcode="x") as ann,
+            mesh.client(addresses=at_b, login="bob", passcode="x") as bob,
             ann.subscribe("/fanout/f") as messages,
         ):
             await ann.send("/fanout/f", b"of ann", {"dedup-id": "1"})
@@ -269,7 +269,7 @@ async def test_two_users_may_use_the_same_dedup_ids(autojump_clock: MockClock) -
 async def test_a_fanout_from_next_misses_nothing_when_its_node_dies_before_the_first_message(
     autojump_clock: MockClock,
 ) -> None:
-    async with running("ab") as mesh, mesh.client() as client, mesh.client(nodes=mesh.addresses[1:]) as other:
+    async with running("ab") as mesh, mesh.client() as client, mesh.client(addresses=mesh.addresses[1:]) as other:
         await other.send("/fanout/f", b"old of b")
         await client.send("/fanout/f", b"old of a")
         await eventually(lambda: covers_all(mesh.nodes))
@@ -286,7 +286,7 @@ def covers_all(nodes: dict[str, Node]) -> bool:
 
 
 async def test_a_topic_subscription_goes_on_at_another_node(autojump_clock: MockClock) -> None:
-    async with running("ab") as mesh, mesh.client() as client, mesh.client(nodes=mesh.addresses[1:]) as other:
+    async with running("ab") as mesh, mesh.client() as client, mesh.client(addresses=mesh.addresses[1:]) as other:
         async with client.subscribe("/topic/t.*") as messages:
             mesh.kill("a")
             await eventually(lambda: client.statistics().node is not None and mesh.of(client) == "b")
@@ -339,8 +339,8 @@ async def test_clients_of_a_node_that_flaps_do_not_dial_it_without_a_pause(autoj
 
 
 async def test_an_ack_for_good_says_when_the_node_of_its_message_is_dead(autojump_clock: MockClock) -> None:
-    async with running("abc") as mesh, mesh.client(nodes=[mesh.addresses[2]]) as client:
-        async with mesh.client(nodes=[mesh.addresses[0]]) as sender:
+    async with running("abc") as mesh, mesh.client(addresses=[mesh.addresses[2]]) as client:
+        async with mesh.client(addresses=[mesh.addresses[0]]) as sender:
             for body in (b"1", b"2"):
                 await sender.send("/queue/q", body)
         async with client.subscribe("/queue/q", ack_level="quorum") as messages:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from benchmarks.others import OTHERS, started_in
-from qmq.blocking import BlockingClient
+from qmq.client.connection import NodeConnection
 from qmq.wire.stomp import Frame
 
 RECORDED = Path(__file__).with_name("rabbitmq.json")
@@ -232,7 +232,7 @@ def cases() -> list[Case]:
     return found
 
 
-class _Client(BlockingClient):
+class _Client(NodeConnection):
     """As `host`, RabbitMQ takes the virtual host."""
 
     def _log_in(self, login: str | None, passcode: str | None) -> None:
@@ -247,7 +247,7 @@ def _escaped(destination: str) -> str:
     return quote(destination, safe="/")
 
 
-def _record(client: BlockingClient) -> list[list[str]]:
+def _record(client: NodeConnection) -> list[list[str]]:
     """The queues that each case goes to, in order of names."""
     sinks = [queue["name"] for queue in QUEUES if not queue["name"].startswith("x.")] + ["x.long"]
     outcomes: list[list[str]] = []

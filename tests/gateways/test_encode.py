@@ -6,7 +6,7 @@ from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.fanouts.gap_notice import GAP_BYTES_MAX, gap_notices
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
-from qmq.client.vectors import parse_gap
+from qmq.client.core.vectors import parse_gap
 from qmq.gateways.encode import encode_deliveries, subscription_prefix, tail_for, tail_of
 from qmq.model.dots import Origin
 from qmq.wire.stomp import Connection, Frame, Role, Version, encode_frame

@@ -10,7 +10,7 @@ import json
 import random
 import threading
 
-from qmq.blocking import BlockingClient
+from qmq.client.connection import NodeConnection
 from qmq.errors import NotConnected, Refused
 from tests.support.cluster_mesh import Cluster
 
@@ -67,5 +67,5 @@ class Operator(threading.Thread):
         return next((int(one["value"]["max_messages"]) for one in facts if one["name"] == POLICY), None)
 
     @staticmethod
-    def _client(address: tuple[str, int]) -> BlockingClient:
-        return BlockingClient(address, timeout_seconds=15.0)
+    def _client(address: tuple[str, int]) -> NodeConnection:
+        return NodeConnection(address, timeout_seconds=15.0)

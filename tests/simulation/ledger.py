@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from qmq.client.vectors import parse_gap
+from qmq.client.core.vectors import parse_gap
 from qmq.model.dots import Dot, Origin, Vector, parse_origin
 from tests.simulation.operations import Operations
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from qmq.blocking import BlockingClient, error_of
+from qmq.client.connection import NodeConnection
+from qmq.client.core.failures import error_of
 from qmq.errors import NotConnected
 from qmq.model.dots import Origin, Vector, merge
 from qmq.spark.reading.options import BadOption, Options, vector_from_json, vector_to_json
@@ -59,7 +60,7 @@ class Servers:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._clients: dict[tuple[str, int], BlockingClient] = {}
+        self._clients: dict[tuple[str, int], NodeConnection] = {}
         self._done: Vector = {}
         self._statuses: list[JournalStatus] = []
         self._look()
@@ -185,7 +186,7 @@ class Servers:
                 pass  # The node may have been started again since: that takes a new connection.
         return self._ask(server, connect(self._options, server))
 
-    def _ask(self, server: tuple[str, int], client: BlockingClient) -> JournalStatus:
+    def _ask(self, server: tuple[str, int], client: NodeConnection) -> JournalStatus:
         """The connection is kept if it answers, and closed otherwise."""
         try:
             status = self._status_of(server, client)
@@ -195,22 +196,23 @@ class Servers:
         self._clients[server] = client
         return status
 
-    def _status_of(self, server: tuple[str, int], client: BlockingClient) -> JournalStatus:
+    def _status_of(self, server: tuple[str, int], client: NodeConnection) -> JournalStatus:
         headers = []
         if self._options.name:
             headers += [("qmq-resume", _text(self._done_at(server))), ("qmq-reader", self._options.name)]
         return _status(client, server, headers)
 
 
-class _Client(BlockingClient):
+class _Client(NodeConnection):
     """A node that stops or has no room is as good as one that does not answer: others go on."""
 
     def refusal(self, frame: Any) -> Exception:
-        code, said, _ = error_of(frame)
-        return self.failure(f"{self.address}: {said}") if code in ELSEWHERE else super().refusal(frame)
+        error = error_of(frame)
+        is_elsewhere = error.code in ELSEWHERE
+        return self.failure(f"{self.address}: {error.message}") if is_elsewhere else super().refusal(frame)
 
 
-def connect(options: Options, server: tuple[str, int]) -> BlockingClient:
+def connect(options: Options, server: tuple[str, int]) -> NodeConnection:
     """A connection to one node. Raises NotConnected or Refused."""
     tls = ssl.create_default_context(cafile=options.cafile) if options.cafile else None
     return _Client(server, login=options.login, passcode=options.passcode, timeout_seconds=PATIENCE_SECONDS, tls=tls)
@@ -293,7 +295,7 @@ def read_journal(options: Options) -> tuple[JournalStatus, Iterator[bytes]]:
     return status, runs()
 
 
-def _status(client: BlockingClient, server: tuple[str, int], headers: Sequence[tuple[str, str]] = ()) -> JournalStatus:
+def _status(client: NodeConnection, server: tuple[str, int], headers: Sequence[tuple[str, str]] = ()) -> JournalStatus:
     """What the node reports about its journal now."""
     # A span that is over before it begins: only the status is sent.
     asked = [("id", "look"), ("destination", JOURNAL), ("qmq-until", ""), *headers]
@@ -305,7 +307,7 @@ def _status(client: BlockingClient, server: tuple[str, int], headers: Sequence[t
     return status
 
 
-def _batches(client: BlockingClient, wanted: RangeMap) -> Iterator[tuple[str, bytes]]:
+def _batches(client: NodeConnection, wanted: RangeMap) -> Iterator[tuple[str, bytes]]:
     """Name of the node, and whole batches that hold something of `wanted`: of each origin in the order of its journal.
 
     More origins than a header takes are asked for one group after the other.
@@ -341,14 +343,14 @@ def _pieces(entries: list[tuple[Origin, int]]) -> Iterator[list[tuple[Origin, in
         yield piece
 
 
-def _next(client: BlockingClient) -> Any:
+def _next(client: NodeConnection) -> Any:
     frame = client.receive(PATIENCE_SECONDS)
     if frame is None:
         raise NotConnected(f"{client.address}: silent for {PATIENCE_SECONDS:g} s")
     return frame
 
 
-def _next_header(client: BlockingClient) -> str | None:
+def _next_header(client: NodeConnection) -> str | None:
     found: str | None = _next(client).head.headers.get("journal")
     return found
 

@@ -142,7 +142,7 @@ async def test_without_kills_a_message_is_never_twice_however_often_the_line_bre
     lines: list[trio.SocketStream] = []
 
     async def dial(*args: object) -> object:
-        line = await qmq.client.client.dial(*args)  # type: ignore[arg-type]
+        line = await qmq.client.on_trio.dial(*args)  # type: ignore[arg-type]
         lines.append(line)  # type: ignore[arg-type]
         return line
 

@@ -1,4 +1,4 @@
-"""The Python of the README, and the first of the client's page, prints what it promises when it is pasted."""
+"""The Python of the README, and the first ones of the client's page, prints what it promises when it is pasted."""
 
 import re
 import subprocess
@@ -33,8 +33,9 @@ def test_each_example_of_the_readme_prints_its_message_and_ends(mesh: Cluster, c
     assert (done.stdout, done.stderr, done.returncode) == (output, "", 0)
 
 
-def test_the_example_of_the_client_prints_its_message_and_waits_for_more(mesh: Cluster) -> None:
-    code = pythons("docs/client.md")[0]
+@pytest.mark.parametrize("number", [0, 1], ids=["blocking", "asyncio"])
+def test_the_example_of_the_client_prints_its_message_and_waits_for_more(mesh: Cluster, number: int) -> None:
+    code = pythons("docs/client.md")[number]
     for address, name in PORTS.items():
         assert address in code
         code = code.replace(address, mesh.at(name))

@@ -4,7 +4,7 @@ import random
 
 import trio
 
-from qmq.client.feed import GAP_HEADER
+from qmq.client.core.feed import GAP_HEADER
 from qmq.model.dots import merge
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member

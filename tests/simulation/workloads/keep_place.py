@@ -7,7 +7,7 @@ import random
 
 import trio
 
-from qmq.client.feed import GAP_HEADER
+from qmq.client.core.feed import GAP_HEADER
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Place

@@ -18,7 +18,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from itertools import takewhile
 
-from qmq.client.vectors import Progress, parse_gap
+from qmq.client.core.vectors import Progress, parse_gap
 from qmq.errors import ClientError, Refused
 
 MESSAGE_OVERHEAD_BYTES = 512

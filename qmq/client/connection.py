@@ -1,11 +1,11 @@
-"""A small blocking STOMP client over the codec, for programs that talk to one node and leave.
+"""One connection to one node, for programs that ask something and leave: commands, and tasks of the pipeline.
 
 It speaks STOMP 1.2 only and reads whatever the node sends in between: frames that are not asked for yet wait in order.
 It never reconnects; an ERROR frame or a lost connection is an exception whose text is ready to print. Connecting,
 sending and waiting for one answer are each bounded by `timeout_seconds`; `receive` by its own argument.
 
-It is not `qmq.client.Client` on purpose: a command or a task of a pipeline should fail, and say why, where that one
-waits for another node; and trio would make every command start by half as much again.
+It is not `qmq.client.blocking` on purpose: a command or a task should fail, and say why, where that one waits for
+another node; and it sees frames, such as those of a node's journal, that are no messages to an application.
 """
 
 import socket
@@ -13,10 +13,11 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from ssl import SSLCertVerificationError, SSLContext, SSLError, SSLWantReadError
+from ssl import SSLContext, SSLError, SSLWantReadError
 from types import TracebackType
 from typing import Self
 
+from qmq.client.core.failures import error_of, tls_failure
 from qmq.errors import LocalProtocolError, NotConnected, Refused
 from qmq.unix_socket import socket_path
 from qmq.wire.stomp import Connection, Frame, Limits, Role, Version, encode_frame
@@ -30,7 +31,7 @@ LIMITS = Limits(header_line_bytes_max=4 << 20, header_bytes_max=8 << 20, body_by
 Headers = Iterable[tuple[str, str]]
 
 
-class BlockingClient:
+class NodeConnection:
     """One connection to a node, logged in once made. Use it as a context manager; leaving it just closes."""
 
     def __init__(
@@ -57,13 +58,9 @@ class BlockingClient:
         self._receipts = 0
         self._has_answered = False
         try:
-            self._socket = _connected(address, timeout_seconds)
-            if tls is not None:
-                self._socket = tls.wrap_socket(self._socket, server_hostname=self.host)
-        except SSLCertVerificationError as error:
-            raise self.failure(f"{self.address}: its certificate is not trusted: {error.verify_message}") from error
+            self._socket = dial(address, timeout_seconds, tls)
         except SSLError as error:
-            raise self.failure(f"{self.address}: {error.strerror or error}; is TLS on at this address?") from error
+            raise self.failure(f"{self.address}: {tls_failure(error)}") from error
         except OSError as error:
             raise self.failure(f"{self.address}: {error.strerror or error}; is a node running there?") from error
         try:
@@ -79,8 +76,8 @@ class BlockingClient:
 
     def refusal(self, frame: Frame) -> Exception:
         """The exception for an ERROR frame. The node is about to close."""
-        code, said, _ = error_of(frame)
-        return Refused(code, f"{self.address}: {said}")
+        error = error_of(frame)
+        return Refused(error.code, f"{self.address}: {error.message}")
 
     def _log_in(self, login: str | None, passcode: str | None) -> None:
         headers = [("accept-version", Version.V12.text), ("host", self.host), ("heart-beat", "0,0")]
@@ -197,22 +194,19 @@ class BlockingClient:
             return
 
 
-def _connected(address: tuple[str, int] | Path, timeout_seconds: float) -> socket.socket:
-    if not isinstance(address, Path):
-        return socket.create_connection((address[0], address[1]), timeout_seconds)
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def dial(address: tuple[str, int] | Path, timeout_seconds: float, tls: SSLContext | None) -> socket.socket:
+    """A connected socket, which carries TLS if asked; its certificate must have the host. Raises OSError."""
+    if isinstance(address, Path):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    else:
+        connection = socket.create_connection((address[0], address[1]), timeout_seconds)
     try:
-        connected.settimeout(timeout_seconds)
-        with socket_path(address) as short:
-            connected.connect(short)
+        if isinstance(address, Path):
+            connection.settimeout(timeout_seconds)
+            with socket_path(address) as short:
+                connection.connect(short)
+            return connection
+        return connection if tls is None else tls.wrap_socket(connection, server_hostname=address[0])
     except BaseException:
-        connected.close()
+        connection.close()
         raise
-    return connected
-
-
-def error_of(frame: Frame) -> tuple[str, str, str]:
-    """The content of an ERROR frame: code for programs, a sentence, and the text in its body."""
-    headers = frame.head.headers
-    detail = frame.body.decode("utf-8", "backslashreplace").strip()
-    return headers.get("error-code", ""), headers.get("message") or detail or "an ERROR without a message", detail

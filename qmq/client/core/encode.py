@@ -6,8 +6,8 @@ Every frame that can be refused carries a receipt, because the receipt is what a
 import json
 from collections.abc import Mapping
 
-from qmq.client.feed import AckMode, Feed, FeedKind
-from qmq.client.vectors import parse_progress
+from qmq.client.core.feed import AckMode, Feed, FeedKind
+from qmq.client.core.vectors import parse_progress
 from qmq.wire.stomp import Version, encode_frame
 
 OWN_HEADERS = frozenset({"content-length", "destination", "receipt", "transaction"})

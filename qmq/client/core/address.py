@@ -5,8 +5,7 @@ failed does the client wait, exponentially longer, a random part of it ("full ji
 that died do not come back in step. Pure: chance is an argument.
 """
 
-import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from qmq.address import PORT_MAX, Address
 
@@ -28,16 +27,25 @@ def parse_address(text: str) -> Address:
 
 
 class Rotation:
-    """Walks the nodes for ever. `seconds_min` bounds the first wait, `seconds_max` the longest."""
+    """Walks the nodes for ever. `seconds_min` bounds the first wait, `seconds_max` the longest. `uniform` draws a
+    number between two others.
+    """
 
-    def __init__(self, addresses: Iterable[str], rng: random.Random, *, seconds_min: float, seconds_max: float) -> None:
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        uniform: Callable[[float, float], float],
+        *,
+        seconds_min: float,
+        seconds_max: float,
+    ) -> None:
         """Raises ValueError for an empty list or a text that is no address."""
         self.addresses = tuple(parse_address(text) for text in addresses)
         if not self.addresses:
             raise ValueError("at least one node address is needed")
         if not 0 < seconds_min <= seconds_max:
             raise ValueError("redial seconds: 0 < min <= max")
-        self._rng = rng
+        self._uniform = uniform
         self._seconds_min = seconds_min
         self._seconds_max = seconds_max
         self._next = 0
@@ -52,7 +60,7 @@ class Rotation:
             return address, 0.0
         # Beyond 2**63 the longest wait has long been reached, and floats would overflow.
         most = min(self._seconds_max, self._seconds_min * 2.0 ** min(rounds - 1, 63))
-        return address, self._rng.uniform(0.0, most)
+        return address, self._uniform(0.0, most)
 
     @property
     def has_failed_everywhere(self) -> bool:

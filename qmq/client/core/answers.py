@@ -1,9 +1,10 @@
 """How requests of a client end: confirmed, refused, or blamed for the end of a connection."""
 
-from qmq.client.encode import Headers, encode_undo
-from qmq.client.feed import FeedState
-from qmq.client.feeds import Feeds
-from qmq.client.requests import BLAMED_MAX, Exchange, PendingReplies, PendingReply, Request, RequestKind
+from qmq.client.core.encode import Headers, encode_undo
+from qmq.client.core.failures import error_of
+from qmq.client.core.feed import FeedState
+from qmq.client.core.feeds import Feeds
+from qmq.client.core.requests import BLAMED_MAX, Exchange, PendingReplies, PendingReply, Request, RequestKind
 from qmq.errors import ClientError, Refused
 from qmq.wire.stomp import Frame
 
@@ -143,11 +144,3 @@ class Answers:
         request.blamed += 1
         if request.blamed >= BLAMED_MAX:
             self.refuse(request, error)
-
-
-def error_of(frame: Frame) -> Refused:
-    """What an ERROR frame says."""
-    headers = frame.head.headers
-    return Refused(
-        headers.get("error-code", "error"), headers.get("message", ""), frame.body.decode("utf-8", "backslashreplace")
-    )

@@ -1,9 +1,16 @@
 """The subscriptions of one client: opened on each connection again, fed with messages, and ended."""
 
-from qmq.client.encode import Headers, encode_settle, encode_status_request, encode_subscribe, encode_undo, vector_of
-from qmq.client.feed import AckMode, Delivered, Feed, FeedKind, FeedState
-from qmq.client.requests import Exchange, Phase, Request, RequestKind
-from qmq.client.vectors import parse_progress
+from qmq.client.core.encode import (
+    Headers,
+    encode_settle,
+    encode_status_request,
+    encode_subscribe,
+    encode_undo,
+    vector_of,
+)
+from qmq.client.core.feed import AckMode, Delivered, Feed, FeedKind, FeedState
+from qmq.client.core.requests import Exchange, Phase, Request, RequestKind
+from qmq.client.core.vectors import parse_progress
 from qmq.errors import ClientError, Overrun, Refused
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
-from qmq.client.feed import AckMode, Delivered, Feed
-from qmq.client.vectors import Progress
+from qmq.client.core.feed import AckMode, Delivered, Feed
+from qmq.client.core.vectors import Progress
 from qmq.errors import ClientError, Refused, ReplyLost, Stale
 
 BLAMED_MAX = 3

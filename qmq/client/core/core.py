@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from qmq.client.answers import Answers, error_of
-from qmq.client.encode import (
+from qmq.client.core.answers import Answers
+from qmq.client.core.encode import (
     Headers,
     Send,
     encode_connect,
@@ -24,9 +24,10 @@ from qmq.client.encode import (
     encode_send,
     encode_transaction,
 )
-from qmq.client.feed import Delivered, Feed, FeedKind, FeedState
-from qmq.client.feeds import Feeds
-from qmq.client.requests import REPLIES, Exchange, PendingReplies, PendingReply, Phase, Request, RequestKind
+from qmq.client.core.failures import error_of
+from qmq.client.core.feed import Delivered, Feed, FeedKind, FeedState
+from qmq.client.core.feeds import Feeds
+from qmq.client.core.requests import REPLIES, Exchange, PendingReplies, PendingReply, Phase, Request, RequestKind
 from qmq.errors import NotConnected, Stale
 from qmq.wire.stomp import (
     HEARTBEAT,

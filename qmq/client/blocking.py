@@ -1,0 +1,214 @@
+"""The client for threads and scripts: names and behaviour are those of `qmq.client`, without `async` and `await`.
+
+Its thread keeps heart-beats, so a caller may work or sleep for as long as it likes. All threads may use one client.
+A process that forks must connect after the fork: the thread of the client is not in the child.
+"""
+
+import math
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import update_wrapper
+from types import TracebackType
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
+
+from qmq.client.client import Client as Calls
+from qmq.client.client import Statistics as Statistics
+from qmq.client.core.encode import Headers
+from qmq.client.core.feed import Delivered, Feed
+from qmq.client.message import MessageContent
+from qmq.client.message import Receipt as Receipt
+from qmq.client.options import ConnectOptions, ConnectPlan, SubscribeOptions, new_feed, plan
+from qmq.client.styles import wrong_style
+from qmq.client.subscription import Reading
+from qmq.client.threads import ThreadRunner
+from qmq.client.transaction import Collection
+from qmq.errors import NotConnected
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(
+    steps: Callable[Concatenate[Calls, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Client", P], T]:
+    """The call of `Calls` with the same name, as a method that blocks."""
+
+    def blocking(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return client.runner.call(steps(client.calls, *args, **kwargs))
+
+    update_wrapper(blocking, steps)
+    return blocking
+
+
+class Client:
+    """Made by `connect`; all of it may be used by several threads at once."""
+
+    def __init__(self, calls: Calls, runner: ThreadRunner) -> None:
+        self.calls = calls
+        self.runner = runner
+
+    send = _blocking(Calls.send)
+    reply = _blocking(Calls.reply)
+    settle = _blocking(Calls.settle)
+
+    def request(
+        self,
+        destination: str,
+        body: bytes,
+        headers: Headers | None = None,
+        *,
+        timeout_seconds: float = math.inf,
+        retry: bool = False,
+    ) -> "Message":
+        steps = self.calls.request_delivery(destination, body, headers, timeout_seconds=timeout_seconds, retry=retry)
+        return Message(self, self.runner.call(steps), False)
+
+    request.__doc__ = Calls.request.__doc__
+
+    def subscribe(
+        self, destination: str, *, confirm: bool = False, **options: Unpack[SubscribeOptions]
+    ) -> "Subscription":
+        return Subscription(self, new_feed(self.calls.core.client_id, destination, **options), confirm)
+
+    subscribe.__doc__ = Calls.subscribe.__doc__
+
+    def transaction(self, *, timeout_seconds: float = math.inf) -> "Transaction":
+        return Transaction(self, timeout_seconds)
+
+    transaction.__doc__ = Calls.transaction.__doc__
+
+    def statistics(self) -> Statistics:
+        with self.runner.lock:
+            return self.calls.statistics()
+
+
+class Message(MessageContent):
+    """As `qmq.client.Message`, with `with message`."""
+
+    __slots__ = ("_client", "_confirm")
+
+    def __init__(self, client: Client, delivery: Delivered, confirm: bool) -> None:
+        super().__init__(client.calls.core, delivery)
+        self._client = client
+        self._confirm = confirm
+
+    def ack(self) -> Receipt | None:
+        return self._client.settle(self.delivery, True)
+
+    def nack(self) -> None:
+        self._client.settle(self.delivery, False)
+
+    def reply(self, body: bytes, headers: Headers | None = None, *, timeout_seconds: float = math.inf) -> bool:
+        return self._client.reply(self, body, headers, timeout_seconds=timeout_seconds)
+
+    def __enter__(self) -> "Message":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._confirm:
+            self.ack()
+        else:
+            with self._client.runner.lock:
+                self._client.calls.schedule_settle(self.delivery, kind is None)
+
+
+class Subscription(Reading):
+    """As `qmq.client.Subscription`, with `with` and `for`."""
+
+    def __init__(self, client: Client, feed: Feed, confirm: bool) -> None:
+        super().__init__(client.calls, feed)
+        self._blocking = client
+        self._confirm = confirm
+
+    @property
+    def position(self) -> str:
+        with self._blocking.runner.lock:
+            return super().position
+
+    def __enter__(self) -> "Subscription":
+        self._blocking.runner.call(self.begin())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._blocking.runner.lock:
+            self.end()
+
+    def receive(self, *, timeout_seconds: float = math.inf) -> Message:
+        delivery = self._blocking.runner.call(self.next(timeout_seconds))
+        if delivery is None:
+            raise NotConnected("the subscription was left")
+        return Message(self._blocking, delivery, self._confirm)
+
+    def __iter__(self) -> "Subscription":
+        return self
+
+    def __next__(self) -> Message:
+        delivery = self._blocking.runner.call(self.next(math.inf))
+        if delivery is None:
+            raise StopIteration
+        return Message(self._blocking, delivery, self._confirm)
+
+
+class Transaction(Collection):
+    """As `qmq.client.Transaction`, with `with`."""
+
+    def __init__(self, client: Client, timeout_seconds: float) -> None:
+        super().__init__(client.calls, timeout_seconds)
+        self._runner = client.runner
+
+    def hold(self, message: MessageContent, is_ack: bool) -> None:
+        with self._runner.lock:
+            super().hold(message, is_ack)
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.call(self.finish(kind is not None))
+
+
+class BlockingConnecting(AbstractContextManager[Client]):
+    """What `connect` returns: a client inside `with`, connected as long as the block runs."""
+
+    def __init__(self, open: Callable[[], AbstractContextManager[Client]]) -> None:
+        self._open = open
+
+    def __enter__(self) -> Client:
+        self._opened = self._open()
+        return self._opened.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._opened.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> NoReturn:
+        raise wrong_style("")
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+def connect(addresses: str | Iterable[str], **options: Unpack[ConnectOptions]) -> BlockingConnecting:
+    """As `qmq.client.connect`, with `with`, in any thread."""
+    return BlockingConnecting(lambda: _open(plan(addresses, **options)))
+
+
+@contextmanager
+def _open(plan: ConnectPlan) -> Iterator[Client]:
+    runner = ThreadRunner(plan.core, plan.rotation, tls=plan.tls, attempt_seconds=plan.attempt_seconds)
+    calls = Calls(plan.core, runner)
+    runner.start()
+    try:
+        runner.call(runner.online(plan.connect_timeout_seconds))
+        yield Client(calls, runner)
+        runner.call(calls.leave(plan.farewell_seconds))
+    finally:
+        with runner.lock:
+            calls.close()
+        runner.join()

@@ -1,0 +1,113 @@
+"""The examples of docs/client.md: each whole program passes strict mypy, and those for a framework run in it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qmq.client.blocking
+from tests.client.styles import nodes
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "client.md").read_text("utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+PROGRAMS = [code for code in EXAMPLES if re.search(r"^import qmq", code, re.MULTILINE)]
+AT = "127.0.0.1:61613"
+
+FASTAPI = """
+import asyncio
+
+async def serve():
+    sent = []
+    async def receive():
+        return {"type": "http.request", "body": b"from FastAPI"}
+    async def send(event):
+        sent.append(event)
+    scope = {"type": "http", "method": "POST", "path": "/orders", "headers": [], "query_string": b""}
+    async with app.router.lifespan_context(app):
+        await app(scope, receive, send)
+    print(sent[0]["status"], sent[1]["body"].decode())
+
+asyncio.run(serve())
+"""
+
+DJANGO = """
+import django.conf
+from django.test import RequestFactory
+
+django.conf.settings.configure()
+request = RequestFactory().post("/orders", b"from Django", content_type="text/plain")
+print(order(request).status_code, order(request).status_code)
+"""
+
+
+def program(words: str) -> str:
+    (code,) = [code for code in PROGRAMS if words in code]
+    return code
+
+
+def run(code: str, address: str) -> str:
+    code = code.replace(AT, address).replace("127.0.0.1:61614", address)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("framework", "code", "said", "sent"),
+    [
+        ("fastapi", FASTAPI, '200 {"is_duplicate":false}\n', [b"from FastAPI"]),
+        ("django", DJANGO, "202 202\n", [b"from Django"] * 2),
+    ],
+)
+def test_the_example_for_a_framework_sends_what_is_posted(
+    framework: str, code: str, said: str, sent: list[bytes]
+) -> None:
+    pytest.importorskip(framework)
+    with nodes() as mesh:
+        assert run(program(f"from {framework}") + code, mesh.addresses[0]) == said
+
+        with qmq.client.blocking.connect(mesh.addresses) as client, client.subscribe("/queue/orders") as messages:
+            assert [messages.receive(timeout_seconds=20).body for _ in sent] == sent
+
+
+def test_the_cell_of_a_notebook_reads_a_fanout() -> None:
+    with nodes() as mesh, qmq.client.blocking.connect(mesh.addresses) as client:
+        for number in range(3):
+            client.send("/fanout/log", b"%d" % number)
+
+        assert run(program("/fanout/log"), mesh.addresses[0]) == "[b'0', b'1', b'2']\n"
+
+
+def test_the_script_works_until_nothing_comes() -> None:
+    with nodes() as mesh, qmq.client.blocking.connect(mesh.addresses) as client:
+        client.send("/queue/jobs", b"one")
+
+        code = program("no more jobs").replace("timeout_seconds=10", "timeout_seconds=1")
+        assert run(code, mesh.addresses[0]) == "one\nno more jobs\n"
+
+
+def test_the_programs_of_the_page_pass_strict_mypy(tmp_path: Path) -> None:
+    files = [tmp_path / f"example_{number}.py" for number in range(len(PROGRAMS))]
+    for file, code in zip(files, PROGRAMS, strict=True):
+        file.write_text(code)
+    assert len(files) >= 6
+
+    config = tmp_path / "mypy.ini"
+    config.write_text(
+        "[mypy]\nstrict = true\nmypy_path = " + str(ROOT) + "\n[mypy-django.*]\nignore_missing_imports = true\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(config),
+        "--cache-dir",
+        str(ROOT / ".mypy_cache" / "pages"),
+    ]
+    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, cwd=ROOT)
+
+    assert done.returncode == 0, done.stdout
