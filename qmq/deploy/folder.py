@@ -21,9 +21,8 @@ from qmq.section import NODE_NAME
 
 from . import certificates
 from .certificates import Pair
-from .writing import parsed, read, replace, write_new
+from .writing import AUTHORITY, parsed, read, replace, write_new
 
-AUTHORITY: Final = "authority"
 CLIENTS: Final = "clients"
 OF_NODES: Final = "ca"
 OF_CLIENTS: Final = "clients-ca"

@@ -34,6 +34,12 @@ class NewNode:
     def address(self, key: str) -> Address:
         return Address(self.host, PORTS[key] + self.port - STOMP_PORT)
 
+    def peer(self) -> str:
+        """Its entry of the peers file."""
+        return "\n".join(
+            ["", "[[nodes]]", f'name = "{self.name}"', *(f'{key} = "{self.address(key)}"' for key in PORTS), ""]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NewMesh:
@@ -58,9 +64,7 @@ class NewMesh:
         ]
         if not self.with_tls:
             lines.append('secret_file = "mesh.secret"')
-        for node in self.nodes:
-            lines += ["", "[[nodes]]", f'name = "{node.name}"', *(f'{key} = "{node.address(key)}"' for key in PORTS)]
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *(node.peer() for node in self.nodes)])
 
     def node_file(self, node: NewNode) -> str:
         """With TLS, the listeners are here; without, they are those of the peers file."""

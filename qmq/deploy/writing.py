@@ -6,11 +6,14 @@ All errors are ConfigError, with the file.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from qmq.errors import ConfigError
 
 T = TypeVar("T")
+
+AUTHORITY: Final = "authority"
+"""The folder with the keys that sign certificates, beside those of the nodes."""
 
 
 def read(file: Path) -> bytes:

@@ -254,3 +254,54 @@ def test_systemd_accepts_the_unit_and_finds_it_well_confined(run: Run, folder: P
 
     assert (verified.stdout, verified.stderr, verified.returncode) == ("", "", 0)
     assert exposure.returncode == 0, exposure.stdout
+
+
+@pytest.mark.parametrize("with_tls", [True, False])
+def test_a_node_is_added_to_the_files_of_a_mesh(run: Run, folder: Path, with_tls: bool) -> None:
+    words = ROOT if with_tls else ("--no-tls",)
+    run("init", str(folder), "--node", "a=127.0.0.2", "--node", "b=127.0.0.3", *words, input=PASSWORD)
+    own_of_a = (folder / "a" / "node.toml").read_bytes()
+
+    done = run("init", str(folder), "--add", "d=127.0.0.5:700")
+
+    assert done.exit_code == 0, done.output
+    assert names_in(folder / "d") == names_in(folder / "a")
+    assert (folder / "a" / "node.toml").read_bytes() == own_of_a
+    for name in "abd":
+        settings, peers = load(folder / name / "node.toml", None)
+        assert peers is not None and peers.version == 2
+        assert [(peer.name, str(peer.client)) for peer in peers.nodes][2:] == [("d", "127.0.0.5:700")]
+    assert settings.name == "d"
+    assert [str(one.address) for one in settings.listeners] == ["127.0.0.5:700", "127.0.0.5:767", "127.0.0.5:759"]
+    assert "Description=QMQ node d of" in (folder / "d" / "qmq.service").read_text("utf-8")
+    checked = run("config", "check", "--config", str(folder / "d" / "node.toml"))
+    assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ("a=127.0.0.9", "a: exists already"),
+        ("d=127.0.0.3", "must not use 127.0.0.3:61613 twice"),
+        ("d=a", "one certificate must not name both nodes"),
+        ("D=x", "must be NAME=HOST"),
+    ],
+)
+def test_a_node_that_cannot_be_added_changes_nothing(run: Run, folder: Path, node: str, why: str) -> None:
+    run("init", str(folder), *THREE, *ROOT, input=PASSWORD)
+    before = {file: file.read_bytes() for file in folder.rglob("*.*")}
+
+    done = run("init", str(folder), "--add", node)
+
+    assert done.exit_code != 0
+    assert why in done.stderr
+    assert {file: file.read_bytes() for file in folder.rglob("*.*")} == before
+
+
+def test_a_node_is_added_only_where_all_have_the_same_peers_file(run: Run, folder: Path) -> None:
+    assert "has no folders of nodes" in run("init", str(folder), "--add", "d=127.0.0.5").stderr
+    run("init", str(folder), *THREE, *ROOT, input=PASSWORD)
+    with (folder / "b" / "peers.toml").open("a") as file:
+        file.write("# another\n")
+
+    assert "but different ones" in run("init", str(folder), "--add", "d=127.0.0.5").stderr

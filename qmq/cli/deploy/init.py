@@ -14,12 +14,12 @@ from pathlib import Path
 
 import click
 
-from qmq.deploy.node_files import STOMP_PORT, NewMesh, NewNode, compose_nodes, kubernetes_nodes
-from qmq.deploy.writing import write_new
+from qmq.deploy.node_files import LISTENERS, STOMP_PORT, NewMesh, NewNode, compose_nodes, kubernetes_nodes
+from qmq.deploy.writing import AUTHORITY, read, replace, write_new
 
 from ...address import parse_address
 from ...config import load_peers
-from ...config.peers import NODES_MAX
+from ...config.peers import NODES_MAX, check_change
 from ...config.secrecy import draw_secret
 from ...errors import ConfigError
 from ...section import NODE_NAME
@@ -37,6 +37,11 @@ CONTAINER_USER = 10001
 def read_nodes(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> list[NewNode]:
     """`NAME=HOST` or `NAME=HOST:PORT`."""
     return [_read_node(value) for value in values]
+
+
+def read_optional_node(ctx: click.Context, param: click.Parameter, value: str | None) -> NewNode | None:
+    """The same, for an option that may be left out."""
+    return None if value is None else _read_node(value)
 
 
 def _read_node(value: str) -> NewNode:
@@ -73,6 +78,12 @@ def _read_node(value: str) -> NewNode:
 )
 @click.option("--admin", metavar="NAME", help="The first user, an administrator.")
 @click.option("--passcode-stdin", is_flag=True, help="The first line of standard input is the password of --admin.")
+@click.option(
+    "--add",
+    metavar="NAME=HOST",
+    callback=read_optional_node,
+    help="Add one node to the files in DIR, and change nothing else but their peers files.",
+)
 @click.option("--compose", is_flag=True, help="For containers of one machine: nodes a, b, c, and a compose file.")
 @click.option("--kubernetes", metavar="NAMESPACE", help="For a StatefulSet of three in this namespace, and its file.")
 def init(
@@ -82,6 +93,7 @@ def init(
     with_tls: bool,
     admin: str | None,
     passcode_stdin: bool,
+    add: NewNode | None,
     compose: bool,
     kubernetes: str | None,
 ) -> None:
@@ -90,6 +102,11 @@ def init(
     Asks on a terminal for what the options do not say. DIR must not exist, or be empty. DIR/NAME is all that the host
     of node NAME needs: qmq serve --config DIR/NAME/node.toml
     """
+    if add is not None:
+        for file in add_node(folder, add):
+            click.echo(str(file))
+        click.echo(f"{folder / add.name}: all that the host of {add.name} needs; first reload the others (SIGHUP)")
+        return
     try:
         if folder.exists() and any(folder.iterdir()):
             raise Failed(f"{folder}: is not empty, and nothing is overwritten")
@@ -121,6 +138,45 @@ def init(
         click.echo(f"{folder / node.name / 'node.toml'}: ok")
     then = "compose.yaml" if compose else "README.md" if kubernetes is None else "kubernetes.yaml"
     click.echo(f"what to do next: {folder / then}")
+
+
+def add_node(folder: Path, new: NewNode) -> list[Path]:
+    """Write the folder of one more node, like that of the first one, and the next version of all peers files.
+
+    Returns the peers files that have changed. Raises Failed or ConfigError, and then nothing has changed.
+    """
+    files = sorted(folder.glob("*/peers.toml"))
+    texts = {read(file).decode() for file in files}
+    if len(texts) != 1:
+        raise Failed(f"{folder}: has no folders of nodes with one peers file" + ", but different ones" * bool(texts))
+    (text,) = texts
+    peers = load_peers(files[0])
+    first = peers.nodes[0]
+    pattern = folder / first.name
+    own = folder / new.name
+    if own.exists():
+        raise Failed(f"{own}: exists already")
+    node_file = re.sub(r"(?m)^name = .*", f'name = "{new.name}"', read(pattern / "node.toml").decode(), count=1)
+    for key in LISTENERS.values():
+        node_file = node_file.replace(f'"{getattr(first, key)}"', f'"{new.address(key)}"')
+    text = re.sub(r"(?m)^version = .*", f"version = {peers.version + 1}", text, count=1) + new.peer()
+    try:
+        _write(own / "node.toml", node_file)
+        _write(own / "peers.toml", text)
+        for name in ("qmq.service", "mesh.secret"):
+            if (pattern / name).exists():
+                _write(own / name, read(pattern / name).decode().replace(f"node {first.name} ", f"node {new.name} "))
+        if (folder / AUTHORITY).exists():
+            mesh_folder(folder).make_node(new.name, [new.host, *new.more_names], DAYS)
+        check_files(own / "node.toml", own / "peers.toml", None, {})
+        if problems := check_change(peers, load_peers(own / "peers.toml"), first.name):
+            raise ConfigError(problems)
+    except BaseException:
+        shutil.rmtree(own, ignore_errors=True)
+        raise
+    for file in files:
+        replace(file, text.encode())
+    return files
 
 
 def write_mesh(folder: Path, mesh: NewMesh) -> list[str]:
