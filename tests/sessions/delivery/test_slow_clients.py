@@ -7,6 +7,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.broker.queues.paging.pager import PAGE_BYTES
 from qmq.storage.format.queue_store import QueueRow
+from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig, eventually, send, subscribe
 from tests.support.depths import depths
 from tests.support.network import FabricPipe
@@ -45,6 +46,34 @@ async def test_auto_messages_that_waited_are_settled_once_they_are_written(autoj
 
         assert [int(body.split()[0]) for body in await slow.messages(300)] == list(range(300))
         await eventually(lambda: depths(rig.alive)["/queue/q"] == 0)
+
+
+@pytest.mark.parametrize("node", ["a", "b"], ids=["here", "borrowed"])
+@pytest.mark.parametrize(
+    ("destination", "headers"),
+    [("/queue/q", {}), ("/fanout/f", {}), ("/fanout/f", {"durable": "true"})],
+    ids=["queue", "fanout", "durable"],
+)
+async def test_the_largest_message_comes_in_its_turn_however_little_room_the_small_ones_leave(
+    destination: str, headers: dict[str, str], node: str, autojump_clock: MockClock
+) -> None:
+    mesh = MeshRig("a", "b", limits={"outbox_bytes_max": 80_000, "body_bytes_max": 20_000, "prefetch_default": 1000})
+    async with mesh.run():
+        slow, writer = await mesh.connect(node), await mesh.connect("a")
+        await slow.send(subscribe(destination, ack="client-individual" if headers else "auto", **headers))
+        await slow.receipt()
+        sizes = [size for left in range(1, 14) for size in (*[500] * left, 20_000)]
+
+        await writer.send(*[send(destination, f"{n} ".ljust(size, "x"), "r") for n, size in enumerate(sizes)])
+        for _ in sizes:
+            await writer.receipt()
+        if headers:
+            bodies = await slow.consume(len(sizes))
+        else:
+            bodies = await slow.messages(len(sizes))
+
+        assert [len(body) for body in bodies] == sizes
+        assert [int(body.split()[0]) for body in bodies] == list(range(len(sizes)))
 
 
 async def test_a_browser_that_does_not_read_is_given_about_a_quarter_of_a_mib(
