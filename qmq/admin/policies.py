@@ -76,7 +76,7 @@ class Policies:
         """The rules of a queue; the same object for all queues under one policy that are not paused."""
         policy, limits = self.of(destination), self._context.limits
         paused = self._context.paused_queues.of(destination)
-        if paused is not None:
+        if paused != NOT_PAUSED:
             return self._rules_under(policy, limits, paused, destination)
         known = self._rules.get(policy.pattern)
         if known is None or known[0] is not policy or known[1] is not limits:

@@ -27,7 +27,7 @@ from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_facts
 from qmq.model.routing_names import PREFIX
 from qmq.settings.definitions.declare import DeclareContext, declare_queue
-from qmq.settings.definitions.paused_queues import NOT_PAUSED, PausedQueues
+from qmq.settings.definitions.paused_queues import PausedQueues
 from qmq.settings.routing import requests
 from qmq.settings.routing.requests import RoutingRequests
 from qmq.verbs import messages, nodes, queues
@@ -209,7 +209,7 @@ async def _pause_or_resume(context: VerbContext, asked: VerbRequest[queues.Pause
     _check_queue(asked.about, asked.verb)
     parts = dict.fromkeys(PARTS[asked.options.part], isinstance(asked.options, queues.PauseQueue))
     if asked.is_dry_run:
-        return context.paused_queues.after(asked.about, parts) or NOT_PAUSED._asdict()
+        return context.paused_queues.of(asked.about)._replace(**parts)._asdict()
     return await context.paused_queues.set(asked.about, parts, asked.user)
 
 

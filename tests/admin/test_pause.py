@@ -152,6 +152,25 @@ async def test_the_pause_of_a_deleted_queue_is_deleted(autojump_clock: MockClock
         assert rig.alive.paused_queues.parts(Q) == ""
 
 
+@pytest.mark.parametrize("other", [("pause", "delivery,acceptance"), ("resume", "delivery")])
+async def test_two_operators_change_one_part_each_on_nodes_that_do_not_reach_each_other(
+    other: tuple[str, str], autojump_clock: MockClock
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        here, there = await mesh.connect("a"), await mesh.connect("c")
+        verb, expected = other
+        if verb == "resume":
+            await parts(here, "pause", part="acceptance")
+            await eventually(lambda: mesh.nodes["c"].paused_queues.parts(Q) == "acceptance")
+        isolate(mesh, "c")
+        await parts(here, "pause")
+        await parts(there, verb, part="acceptance")
+
+        rejoin(mesh, "c")
+
+        await eventually(lambda: {node.paused_queues.parts(Q) for node in mesh.nodes.values()} == {expected})
+
+
 async def test_every_node_pauses_what_it_owns_also_one_that_was_away(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         isolate(mesh, "c")
@@ -183,4 +202,4 @@ async def test_a_definition_of_a_pause_that_makes_no_sense_is_refused(autojump_c
             client = await rig.connect()
             await client.send(send(f"/control/definitions/put/pause/{path}", value, "r"))
             assert (await client.any()).head.headers["error-code"] == "bad-definition", path
-        await eventually(lambda: rig.alive.paused_queues.of(Q) is None)
+        await eventually(lambda: not rig.alive.paused_queues.parts(Q))

@@ -137,7 +137,7 @@ def test_a_full_kind_refuses_new_keys_and_changes_known_ones(monkeypatch: pytest
     monkeypatch.setattr("qmq.definitions.table.OF_KIND_MAX", 1)
     table = DefinitionTable([change(A, 1)])
 
-    table.check_room([KEY, Key("pause", "/queue/other")])
+    table.check_room([KEY, Key("pause-delivery", "/queue/other")])
     with pytest.raises(Refused, match="at most 1 definitions of the kind policy; 0 of them are deleted"):
         table.check_room([Key("policy", "/queue/other")])
 

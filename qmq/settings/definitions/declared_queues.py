@@ -24,7 +24,7 @@ from qmq.engine.runtime.contexts import Engine, MeshPeers
 from qmq.errors import ConfigError, Refused
 from qmq.gateways.rules import Rules
 from qmq.settings.definitions.live import LiveDefinitions, Value
-from qmq.settings.definitions.paused_queues import KIND as PAUSE
+from qmq.settings.definitions.paused_queues import KINDS as PAUSES
 
 KIND: Final = "queue"
 
@@ -155,8 +155,8 @@ class DeclaredQueues:
     def definitions_of(self, queue: str) -> list[Key]:
         """Everything that is defined of `queue`: its declaration, its pause, and bindings to it."""
         keys = [Key(KIND, queue)] if queue in self.texts else []
-        pause = Key(PAUSE, queue)
-        keys += [pause] if self._context.definitions.table.get(pause) is not None else []
+        pauses = [Key(kind, queue) for kind in PAUSES]
+        keys += [pause for pause in pauses if self._context.definitions.table.get(pause) is not None]
         return keys + [Key(BINDING, one.name) for one in self._context.routing.table.bindings_to(queue)]
 
     def check_deletion(self, queue: str) -> None:

@@ -1,7 +1,8 @@
-"""The kind `pause`: queues whose delivery or acceptance an operator has paused, on all nodes.
+"""Queues whose delivery or acceptance an operator has paused, on all nodes: a kind of definition for each of the two.
 
-A pause is a definition, so it survives restarts and reaches nodes that were away. Each node applies it through the
-rules of the queue. The owner of a message alone decides about its delivery: what is lent already is not stopped.
+A pause is a definition, so it survives restarts and reaches nodes that were away. Each part is one by itself, so two
+operators may change both at once, on two nodes. Each node applies it through the rules of the queue. The owner of a
+message alone decides about its delivery: what is lent already is not stopped.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,8 +15,6 @@ from qmq.engine.runtime.contexts import Committing, Engine, Tasks
 from qmq.errors import Refused
 from qmq.settings.definitions.kinds import SimpleKind, Value
 from qmq.settings.definitions.live import LiveDefinitions
-
-KIND: Final = "pause"
 
 QUEUES_AT_ONCE: Final = 100
 """Queues that are dispatched before other tasks get a turn."""
@@ -30,6 +29,9 @@ class Pause(NamedTuple):
 
 NOT_PAUSED: Final = Pause(False, False)
 
+KINDS: Final = tuple(f"pause-{part}" for part in Pause._fields)
+"""In the order of the fields of `Pause`."""
+
 
 class PauseContext(Engine, Committing, Tasks, Protocol):
     definitions: LiveDefinitions
@@ -40,40 +42,34 @@ class PausedQueues:
 
     def __init__(self, context: PauseContext) -> None:
         self._context = context
-        context.definitions.kinds[KIND] = SimpleKind(_checked, self._changed, names_destinations=True)
+        for kind in KINDS:
+            check = partial(_checked, kind)
+            context.definitions.kinds[kind] = SimpleKind(check, self._changed, names_destinations=True)
 
-    def of(self, queue: str) -> Pause | None:
-        """What is paused of this queue; None: nothing."""
-        found = self._context.definitions.table.get(Key(KIND, queue))
-        value = None if found is None else found.value
-        return None if value is None else Pause(value.get("delivery") is True, value.get("acceptance") is True)
+    def of(self, queue: str) -> Pause:
+        """What is paused of this queue."""
+        table = self._context.definitions.table
+        found = [table.get(Key(kind, queue)) for kind in KINDS]
+        if found == [None, None]:
+            return NOT_PAUSED
+        return Pause(*[one is not None and one.value is not None for one in found])
 
     def parts(self, queue: str) -> str:
         """The names of the paused parts, as lists show them; "": nothing is paused."""
-        paused = self.of(queue)
-        return "" if paused is None else ",".join([part for part, is_paused in paused._asdict().items() if is_paused])
+        return ",".join([part for part, is_paused in self.of(queue)._asdict().items() if is_paused])
 
-    def names(self) -> list[str]:
-        return [found.key.name for found in self._context.definitions.table.of_kind(KIND)]
+    def names(self) -> set[str]:
+        return {found.key.name for kind in KINDS for found in self._context.definitions.table.of_kind(kind)}
 
     async def set(self, queue: str, parts: Mapping[str, bool], user: str | None) -> dict[str, Any]:
-        """Pause or resume these parts of `queue` on all nodes; durable here on return. What is paused then, and how
-        many definitions have `changed`, 0 or 1. Raises Refused.
+        """Pause or resume these parts of `queue` on all nodes; durable here on return. What is paused then, and whether
+        that has `changed`, 0 or 1. Raises Refused.
         """
-        changes: dict[Key, Value | None] = {}
-
-        def decide() -> None:
-            # Again in its turn: another client may pause or resume another part while this change waits.
-            changes[Key(KIND, queue)] = self.after(queue, parts)
-
-        decide()
-        report = await self._context.definitions.change(changes, user, guard=decide, deletes_unknown=True)
-        return {**(changes[Key(KIND, queue)] or NOT_PAUSED._asdict()), "changed": report.changed}
-
-    def after(self, queue: str, parts: Mapping[str, bool]) -> dict[str, bool] | None:
-        """What is paused of this queue when these parts are paused or resumed; None: nothing."""
-        pause = (self.of(queue) or NOT_PAUSED)._replace(**parts)
-        return None if pause == NOT_PAUSED else pause._asdict()
+        changes: dict[Key, Value | None] = {
+            Key(f"pause-{part}", queue): {} if is_paused else None for part, is_paused in parts.items()
+        }
+        report = await self._context.definitions.change(changes, user, deletes_unknown=True)
+        return {**self.of(queue)._asdict(), "changed": min(1, report.changed)}
 
     def _changed(self, names: Collection[str]) -> None:
         queues = self._context.broker.queues
@@ -94,11 +90,10 @@ class PausedQueues:
             context.submit(out)
 
 
-def _checked(name: str, value: Value) -> Mapping[str, bool]:
+def _checked(kind: str, name: str, value: Value) -> Value:
     """Raises Refused for a bad definition."""
     if not name.startswith("/queue/") or "*" in name or "#" in name:
-        raise Refused("bad-definition", f"{KIND} {name}: the name must be that of one queue")
-    unknown = value.keys() - set(Pause._fields)
-    if unknown or not all(type(flag) is bool for flag in value.values()) or not any(value.values()):
-        raise Refused("bad-definition", f"{KIND} {name}: the value must have delivery or acceptance, true or false")
-    return {field: bool(value.get(field)) for field in Pause._fields}
+        raise Refused("bad-definition", f"{kind} {name}: the name must be that of one queue")
+    if value:
+        raise Refused("bad-definition", f"{kind} {name}: the value must be empty, {{}}")
+    return value

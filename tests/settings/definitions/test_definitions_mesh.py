@@ -73,7 +73,7 @@ def write(node: Node, kind: str, name: str, text: str | None, time_us: int = 1) 
 
 
 @pytest.mark.parametrize("text", ["{", "5", "[1]", '{"a":' * 5000 + "1" + "}" * 5000], ids=lambda text: text[:5])
-@pytest.mark.parametrize("kind", ["policy", "pause"])
+@pytest.mark.parametrize("kind", ["policy", "pause-delivery"])
 async def test_a_record_that_is_no_definition_stops_no_node(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, kind: str, text: str
 ) -> None:
@@ -97,7 +97,7 @@ async def test_a_stored_value_that_is_not_readable_is_no_policy_and_no_pause(aut
     async with MeshRig("a").run() as mesh:
         await put(mesh, "a", "/queue/other", delivery_limit=7)
         node = mesh.nodes["a"]
-        for sequence, kind in enumerate(("policy", "pause"), 1):
+        for sequence, kind in enumerate(("policy", "pause-delivery"), 1):
             node.definitions.merge(Definition(Key(kind, Q), Version(1, 0, Origin("b", 1), sequence), "[1]"))
         node.definitions.publish()
 
@@ -145,16 +145,28 @@ async def test_the_same_value_again_is_no_change(autojump_clock: MockClock) -> N
         ("put/policy/fanout/f", {"children": ["/topic/t"]}, "must be a queue"),
         ("put/policy/queue/q", [], "must be a JSON object"),
         ("put/policy/queue/q", "{", "must be a JSON object"),
-        ("put/policies/queue/q", {}, "one of binding, exchange, limit, pause, permission, policy, queue, schema, user"),
+        (
+            "put/policies/queue/q",
+            {},
+            "one of binding, exchange, limit, pause-acceptance, pause-delivery, permission",
+        ),
         ("put/policy/que/q", {}, "must be a destination under"),
         ("put/policy/queue/q", '{"a":' * 900 + "1" + "}" * 900, "more than 20 objects and arrays in each other"),
         ("put/policy/queue/q", {"\ud800": 1}, "surrogates not allowed"),
         ("put/policy/queue/q\\nFORGED", {}, r"'/queue/q\nFORGED': a name has printable characters only"),
         ("delete/policy/queue/q", "", "there is no policy /queue/q"),
-        ("list/colour", "", "one of binding, exchange, limit, pause, permission, policy, queue, schema, user"),
+        (
+            "list/colour",
+            "",
+            "one of binding, exchange, limit, pause-acceptance, pause-delivery, permission",
+        ),
         ("find/policy", "", "/control/definitions/put/KIND/NAME, "),
         ("import", {"qmq_definitions": 2}, "reads 1, not 2"),
-        ("import", {"qmq_definitions": 1, "definitions": {"pause": {"/queue/\ud800": {}}}}, "surrogates not allowed"),
+        (
+            "import",
+            {"qmq_definitions": 1, "definitions": {"pause-delivery": {"/queue/\ud800": {}}}},
+            "surrogates not allowed",
+        ),
         ("import", {"what": 2}, "no definitions"),
         ("import", {"qmq_definitions": 1, "definitions": {"policy": {Q: 1}}}, "must be an object of keys"),
     ],

@@ -32,7 +32,7 @@ def value(node: Node, key: Key) -> Mapping[str, Any] | None:
 
 
 BOTH: list[tuple[Key, dict[str, Any], dict[str, Any] | None]] = [
-    (Key("pause", Q), {"delivery": True, "acceptance": False}, None),
+    (Key("pause-delivery", Q), {}, None),
     (Key("policy", Q), {"delivery_limit": 5}, {"delivery_limit": 50}),
     (Key("user", "ann"), {"groups": ["administrator"], "password_hash": HASH}, None),
     (
