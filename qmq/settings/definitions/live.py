@@ -90,6 +90,9 @@ class LiveDefinitions:
         self.kinds: dict[str, DefinitionKind] = {}
         self.fits: list[Callable[[Mapping[Key, Value | None]], None]] = []
         """Checks of all changes of a request together, for kinds that depend on each other. Each raises Refused."""
+        self.kept: list[Callable[[Mapping[Key, Value | None], str | None], Collection[Key]]] = []
+        """What a request of a user also writes again, as it is: changes at other nodes at once do not change it then,
+        unless they are later."""
         self.needs: dict[str, str] = {}
         """Kind → the kind that its definitions name: the seeds of both are written together."""
         self.authored: set[str] = set()
@@ -140,6 +143,7 @@ class LiveDefinitions:
                 self._seed(self.needs[kind], out)
             self._seed(kind, out)
         same = self._unchanged(checked)
+        kept = [key for keep in self.kept for key in keep(checked, user)]
         for key, value in checked.items():
             if key not in same or not (is_current and key in unchanged):
                 self._write(key, None if value is None else text_of(key, value), out)
@@ -147,6 +151,9 @@ class LiveDefinitions:
                 self._note_author(key, None if value is None else user, out)
         for key, value in (notes or {}).items():
             self._write(key, None if value is None else text_of(key, value), out)
+        for one in map(self.table.get, kept):  # Last: later than all that this request takes away.
+            if one is not None:
+                self._write(one.key, one.text, out)
         changed = len(checked) - len(same)
         for key in list(checked)[:1]:
             more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""

@@ -29,6 +29,7 @@ from qmq.config.definition_values import (
     split_permission,
     user_values,
 )
+from qmq.definitions.definition import Key
 from qmq.engine.runtime.contexts import Engine
 from qmq.errors import ConfigError, Refused
 from qmq.settings.definitions.kinds import SimpleKind, Value, checked_by
@@ -74,6 +75,7 @@ class UserDefinitions:
             locked=self._locked_permissions,
         )
         context.definitions.fits.append(self._check_fit)
+        context.definitions.kept.append(self._kept)
 
     def join(self, file: NodeSettings) -> NodeSettings:
         """The settings that apply while the node file says `file`."""
@@ -110,6 +112,20 @@ class UserDefinitions:
                 "user. First add a user of the group administrator, with a password.",
             )
 
+    def _kept(self, changes: Changes, user: str | None) -> Collection[Key]:
+        """One administrator, if `changes` take that from another one: the user of the request, or else the first.
+
+        It is written again, later than what is taken away. So if administrators delete each other at the same time, on
+        any nodes, the latest request leaves one.
+        """
+        if not any(key.kind == USER for key in changes):
+            return ()
+        values = self._context.definitions.values
+        then = self._administrators(*self._after(changes))
+        if then.issuperset(self._administrators(values(USER), values(PERMISSION))):
+            return ()
+        return [Key(USER, user if user in then else name) for name in sorted(then)[:1]]
+
     def losses(self, changes: Changes) -> Callable[[str, list[Need]], bool]:
         """Whether a user has all of these rights now, and not after `changes`."""
         values = self._context.definitions.values
@@ -140,8 +156,10 @@ class UserDefinitions:
 
     def _has_administrator(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> bool:
         """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
-        if asks_others(self._file.authentication):
-            return True
+        return asks_others(self._file.authentication) or bool(self._administrators(users, permissions))
+
+    def _administrators(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> set[str]:
+        """Those of these users that can log in and change users."""
         shows_certificates = any(one.certificate_user for one in self._file.listeners)
         able = {
             name: groups
@@ -150,7 +168,7 @@ class UserDefinitions:
         }
         table = _table_of(able, permissions)
         needs = needs_of(f"/control/definitions/put/{USER}/x")
-        return any(all(map(table.rights_of(Principal(name)).has, needs)) for name in able)
+        return {name for name in able if all(map(table.rights_of(Principal(name)).has, needs))}
 
     def _user_seeds(self) -> Mapping[str, Value]:
         return {user.name: user_values(user) for user in self._file.users}

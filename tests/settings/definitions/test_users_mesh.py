@@ -338,6 +338,64 @@ async def test_the_first_user_must_be_able_to_change_users(
         await add(mesh, "a", "ann", "client")
 
 
+@pytest.mark.parametrize("demoted", [False, True], ids=["deleted", "demoted"])
+@pytest.mark.parametrize("order", ["ac", "ca"])
+async def test_of_two_administrators_that_remove_each_other_at_once_the_later_one_stays(
+    autojump_clock: MockClock, order: str, demoted: bool
+) -> None:
+    async with mesh_of("a", "b", "c").run() as mesh:
+        await add(mesh, "a", "ann", "administrator")
+        await until_alike(mesh)
+        by_node = {"a": await log_in(mesh, "a", "root"), "c": await log_in(mesh, "c", "ann")}
+        isolate(mesh, "c")
+        for node in order:
+            other = "ann" if node == "a" else "root"
+            verb, body = "delete", ""
+            if demoted:
+                verb, body = "put", json.dumps({"password_hash": HASH, "groups": ["client"]})
+            await by_node[node].send(send(f"{CONTROL}{verb}/user/{other}", body, "r"))
+            assert (await by_node[node].any()).head.headers["changed"] == "1"
+
+        rejoin(mesh, "c")
+        await mesh.until_linked()
+        await until_alike(mesh)
+
+        left, gone = ("root", "ann") if order == "ca" else ("ann", "root")
+        for name, node in mesh.nodes.items():
+            administrators = [user.name for user in node.settings.users if "administrator" in user.groups]
+            assert administrators == [left]
+            assert (gone in users_of(node)) == demoted
+            await log_in(mesh, name, left)
+
+
+async def test_an_administrator_that_a_request_changes_and_keeps_is_as_the_request_says(
+    autojump_clock: MockClock,
+) -> None:
+    async with mesh_of("a").run() as mesh:
+        await add(mesh, "a", "ann", "administrator")
+        users = {"root": {"password_hash": HASH, "groups": ["administrator", "ops"]}, "ann": {"groups": ["client"]}}
+
+        answer = await ask(mesh, "a", "import", {"qmq_definitions": 1, "definitions": {"user": users}})
+
+        assert answer.get("changed") == "2", answer
+        assert {one.name: set(one.groups) for one in mesh.nodes["a"].settings.users if one.name != "bob"} == {
+            "root": {"administrator", "ops"},
+            "ann": {"client"},
+        }
+
+
+async def test_a_change_that_leaves_all_administrators_writes_none_of_them_again(autojump_clock: MockClock) -> None:
+    async with mesh_of("a").run() as mesh:
+        await add(mesh, "a", "ann", "administrator")
+        table = mesh.nodes["a"].definitions.table
+        before = {name: table.by_key[Key("user", name)].version for name in ("root", "ann")}
+
+        await add(mesh, "a", "carl", "client")
+        await ask(mesh, "a", "delete/user/bob")
+
+        assert {name: table.by_key[Key("user", name)].version for name in ("root", "ann")} == before
+
+
 async def test_no_change_takes_the_last_administrator_from_the_users_that_stay(autojump_clock: MockClock) -> None:
     async with mesh_of("a").run() as mesh:
         for request, value in (
