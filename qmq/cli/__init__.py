@@ -59,6 +59,8 @@ COMMANDS: Table = {
     "cert": ("qmq.cli.deploy.cert:cert", "Make and renew the certificates of a mesh."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),
+    "completion": ("qmq.cli.deploy.shell:completion", "Print the completion of commands and options for a shell."),
+    "man": ("qmq.cli.deploy.shell:man", "Print the manual page of all commands."),
     "bench": ("qmq.cli.bench.command:bench", "Measure a broker on this machine."),
 }
 

@@ -1,1 +1,1 @@
-"""Commands about the files of a mesh: `qmq init` and `qmq cert`."""
+"""Commands for a machine: `qmq init`, `qmq cert`, completion of shells, the manual page."""
