@@ -73,6 +73,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "protocols/beanstalk/gateway": RULES | {"protocols/beanstalk/codec"},
     "node": DIALOGUE,
     "deploy": {"errors", "address", "section"},
+    "dramatiq": {"errors", "client"},
     "spark": GROUND | {"storage", "client", "client/core"},
     "bench": {"errors", "address", "wire"},
     "client": GROUND | {"address", "client/core", "unix_socket", "wire"},

@@ -95,8 +95,8 @@ class Message(MessageContent):
     def ack(self) -> Receipt | None:
         return self._client.settle(self.delivery, True)
 
-    def nack(self) -> None:
-        self._client.settle(self.delivery, False)
+    def nack(self, *, requeue: bool = True) -> None:
+        self._client.settle(self.delivery, False, requeue=requeue)
 
     def reply(self, body: bytes, headers: Headers | None = None, *, timeout_seconds: float = math.inf) -> bool:
         return self._client.reply(self, body, headers, timeout_seconds=timeout_seconds)

@@ -190,10 +190,10 @@ class Client:
 
     # For messages and transactions
 
-    async def settle(self, delivery: Delivered, is_ack: bool) -> Receipt | None:
+    async def settle(self, delivery: Delivered, is_ack: bool, *, requeue: bool = True) -> Receipt | None:
         """ACK or NACK and wait for the receipt; see `Message.ack`."""
         # Sent before the first checkpoint: finished work must be acknowledged even if its task is cancelled now.
-        request = self.core.settle(delivery, is_ack, True)
+        request = self.core.settle(delivery, is_ack, True, requeue=requeue)
         self.runner.wake()
         if request is None:
             await self.runner.checkpoint()

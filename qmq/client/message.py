@@ -30,7 +30,7 @@ class Settler(Protocol):
     @property
     def core(self) -> Core: ...
 
-    async def settle(self, delivery: Delivered, is_ack: bool) -> Receipt | None: ...
+    async def settle(self, delivery: Delivered, is_ack: bool, *, requeue: bool = True) -> Receipt | None: ...
 
     def schedule_settle(self, delivery: Delivered, is_ack: bool) -> None: ...
 
@@ -124,9 +124,11 @@ class Message(MessageContent):
         """
         return await self._client.settle(self.delivery, True)
 
-    async def nack(self) -> None:
-        """It could not be done: it returns to its queue for redelivery to any consumer. Otherwise as `ack`."""
-        await self._client.settle(self.delivery, False)
+    async def nack(self, *, requeue: bool = True) -> None:
+        """It could not be done: it returns to its queue for redelivery to any consumer, or becomes a dead letter at
+        once without `requeue`. Otherwise as `ack`.
+        """
+        await self._client.settle(self.delivery, False, requeue=requeue)
 
     async def reply(self, body: bytes, headers: Headers | None = None, *, timeout_seconds: float = math.inf) -> bool:
         """Answer it. True when the node has taken the answer, False when no client waits for it; see

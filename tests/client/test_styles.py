@@ -110,6 +110,16 @@ def test_a_message_is_settled_once_by_its_block_or_by_hand(style: Style) -> None
                 messages.receive(timeout_seconds=0.5)
 
 
+def test_a_message_that_is_not_requeued_is_a_dead_letter(style: Style) -> None:
+    with nodes() as mesh, style.connect(mesh.addresses) as client:
+        client.send("/queue/q", b"poison")
+        with client.subscribe("/queue/q") as messages, client.subscribe("/queue/dead-letters") as letters:
+            next(messages).nack(requeue=False)
+
+            with letters.receive(timeout_seconds=PATIENCE_SECONDS) as letter:
+                assert (letter.body, letter.headers["dead-letter-reason"]) == (b"poison", "rejected")
+
+
 def test_a_transaction_takes_effect_as_a_whole_or_not_at_all(style: Style) -> None:
     with nodes(destinations=ONE_MESSAGE) as mesh, style.connect(mesh.addresses) as client:
         client.send("/queue/in", b"raw")

@@ -289,9 +289,10 @@ class Core:
         """Its owner has left. Waiting and unsettled messages return to their queue. Idempotent."""
         self._feeds.end(feed, None)
 
-    def settle(self, delivery: Delivered, is_ack: bool, with_receipt: bool) -> Request | None:
-        """ACK or NACK (in `client` mode of everything before it too). Does nothing for a message settled before, or
-        one that needs no settling. With a receipt, returns the request whose answer means that it is recorded.
+    def settle(self, delivery: Delivered, is_ack: bool, with_receipt: bool, *, requeue: bool = True) -> Request | None:
+        """ACK or NACK (in `client` mode of everything before it too); without `requeue` it becomes a dead letter. Does
+        nothing for a message settled before, or one that needs no settling. With a receipt, returns the request whose
+        answer means that it is recorded.
 
         Raises Stale when it is too late, NotConnected.
         """
@@ -306,7 +307,7 @@ class Core:
             self._feeds.settle(delivery, is_ack, None)
             return None
         request = Request(RequestKind.SETTLE, self._exchange.next_number(), b"")
-        self._feeds.settle(delivery, is_ack, request.receipt)
+        self._feeds.settle(delivery, is_ack, request.receipt, requeue=requeue)
         self.requests.add(request)
         return request
 

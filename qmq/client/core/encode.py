@@ -79,10 +79,12 @@ def encode_transaction(
     return b"".join(frames)
 
 
-def encode_settle(ack_id: str, is_ack: bool, receipt: str | None, level: str = "") -> bytes:
+def encode_settle(ack_id: str, is_ack: bool, receipt: str | None, level: str = "", *, requeue: bool = True) -> bytes:
     lines = [("id", ack_id)] if receipt is None else [("id", ack_id), ("receipt", receipt)]
     if is_ack and level and receipt is not None:
         lines.append(("ack-level", level))
+    if not is_ack and not requeue:
+        lines.append(("requeue", "false"))
     return encode_frame("ACK" if is_ack else "NACK", lines)
 
 

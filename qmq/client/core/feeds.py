@@ -94,9 +94,10 @@ class Feeds:
             or delivery.feed.state is FeedState.ENDED
         )
 
-    def settle(self, delivery: Delivered, is_ack: bool, receipt: str | None) -> None:
+    def settle(self, delivery: Delivered, is_ack: bool, receipt: str | None, *, requeue: bool = True) -> None:
         delivery.feed.settle(delivery)
-        self._exchange.output.append(encode_settle(delivery.ack_id, is_ack, receipt, delivery.feed.ack_level))
+        frame = encode_settle(delivery.ack_id, is_ack, receipt, delivery.feed.ack_level, requeue=requeue)
+        self._exchange.output.append(frame)
 
     def _close_wire(self, feed: Feed) -> None:
         """Take the SUBSCRIBE back; the feed itself goes on."""

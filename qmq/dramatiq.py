@@ -1,0 +1,185 @@
+"""A broker for dramatiq: its actors as jobs in queues of a mesh. Needs the extra `dramatiq` (docs/dramatiq.md).
+
+The mesh does what other brokers leave to workers: a delayed message waits in the nodes and not in a worker, and what an
+actor has failed at for good is a dead letter of the mesh. Retries, results, groups and pipelines are dramatiq's own.
+
+Surprising: there are no delay queues, so `before_delay_message` of a middleware is never called.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from threading import Lock
+from typing import Any, Unpack
+
+import dramatiq
+from dramatiq import Broker as DramatiqBroker
+from dramatiq.errors import ConnectionClosed, DecodeError, QueueJoinTimeout, QueueNotFound
+from dramatiq.message import Message
+from dramatiq.middleware import Middleware
+
+from qmq.client import blocking
+from qmq.client.options import ConnectOptions
+from qmq.errors import NotConnected, Refused, Stale
+
+JOIN_SECONDS = 0.05
+"""Between two looks at a queue that is joined."""
+
+log = logging.getLogger("qmq.dramatiq")
+
+
+class QmqBroker(DramatiqBroker):
+    """Connects on first use, in each process. `addresses` and `options` are those of `qmq.client.blocking.connect`.
+
+    The queue of an actor is `/queue/PREFIX` with its name. A call that waits for a node waits `timeout_seconds`, and
+    then raises dramatiq's ConnectionClosed.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Iterable[str],
+        *,
+        middleware: list[Middleware] | None = None,
+        prefix: str = "dramatiq.",
+        timeout_seconds: float = 30.0,
+        **options: Unpack[ConnectOptions],
+    ) -> None:
+        super().__init__(middleware)
+        self.queues: dict[str, None] = {}
+        self.actor_options |= {"broker_priority"}
+        self._addresses = [addresses] if isinstance(addresses, str) else list(addresses)
+        self._prefix = prefix
+        self._timeout_seconds = timeout_seconds
+        self._options: ConnectOptions = {"connect_timeout_seconds": timeout_seconds, **options}
+        self._lock = Lock()
+        self._opened = ExitStack()
+        self._client: blocking.Client | None = None
+        self._process = 0
+
+    @property
+    def client(self) -> blocking.Client:
+        """The client of this process. Raises ConnectionClosed."""
+        with self._lock:
+            if self._client is None or self._process != os.getpid():
+                opened = ExitStack()
+                try:
+                    self._client = opened.enter_context(blocking.connect(self._addresses, **self._options))
+                except NotConnected as error:
+                    raise ConnectionClosed(str(error)) from error
+                self._opened, self._process = opened, os.getpid()
+            return self._client
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None and self._process == os.getpid():
+                self._opened.close()
+            self._client = None
+
+    def declare_queue(self, queue_name: str) -> None:
+        if queue_name not in self.queues:
+            self.emit_before("declare_queue", queue_name)
+            self.queues[queue_name] = None
+            self.emit_after("declare_queue", queue_name)
+
+    def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
+        """On return a node has confirmed it. The actor option `broker_priority` is the priority: 0 to 9, 9 goes first.
+
+        Raises ConnectionClosed, QueueNotFound, and Refused, such as for a queue that is full.
+        """
+        destination = self._destination(message.queue_name)
+        headers = {"content-type": "application/json", "dramatiq-actor": message.actor_name}
+        if delay is not None:
+            headers["delay"] = str(max(int(delay), 0))
+        if (priority := message.options.get("broker_priority")) is not None:
+            headers["priority"] = str(priority)
+        self.emit_before("enqueue", message, delay)
+        try:
+            self.client.send(destination, message.encode(), headers, timeout_seconds=self._timeout_seconds)
+        except (NotConnected, TimeoutError) as error:
+            raise ConnectionClosed(f"no node has confirmed the message: {error}") from error
+        self.emit_after("enqueue", message, delay)
+        return message
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30000) -> dramatiq.Consumer:
+        return QmqConsumer(self.client, self._destination(queue_name), prefetch, timeout / 1000)
+
+    def flush(self, queue_name: str) -> None:
+        """Drop what waits in a queue, on all nodes. Needs the right to operate it."""
+        self._ask("purge", queue_name)
+
+    def flush_all(self) -> None:
+        for queue_name in self.queues:
+            self.flush(queue_name)
+
+    def join(self, queue_name: str, *, timeout: int | None = None) -> None:
+        """Wait until the queue is empty and no worker has a message of it, delayed ones included; for tests."""
+        end = None if timeout is None else time.monotonic() + timeout / 1000
+        while self._ask("count-msgs", queue_name)["num_messages"]:
+            if end is not None and time.monotonic() > end:
+                raise QueueJoinTimeout(queue_name)
+            time.sleep(JOIN_SECONDS)
+
+    def _destination(self, queue_name: str) -> str:
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        return f"/queue/{self._prefix}{queue_name}"
+
+    def _ask(self, verb: str, queue_name: str) -> Any:
+        """What an administrative request responds."""
+        request = f"/control/{verb}{self._destination(queue_name)}"
+        return json.loads(self.client.request(request, b"", timeout_seconds=self._timeout_seconds).body)
+
+
+class QmqConsumer(dramatiq.Consumer):
+    """Prefetches up to `prefetch` messages; they return to their queue when it is closed."""
+
+    def __init__(self, client: blocking.Client, destination: str, prefetch: int, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._opened = ExitStack()
+        try:
+            self._messages = self._opened.enter_context(client.subscribe(destination, prefetch=prefetch))
+        except NotConnected as error:
+            raise ConnectionClosed(str(error)) from error
+
+    def __next__(self) -> "QmqMessage | None":
+        try:
+            received = self._messages.receive(timeout_seconds=self._timeout_seconds)
+        except TimeoutError:
+            return None
+        except NotConnected as error:
+            raise ConnectionClosed(str(error)) from error
+        try:
+            return QmqMessage(Message.decode(received.body), received)
+        except DecodeError:
+            log.exception("! %s is no message of dramatiq: it becomes a dead letter", received.id)
+            received.nack(requeue=False)
+            return None
+
+    def ack(self, message: dramatiq.MessageProxy) -> None:
+        self._settle(message, is_ack=True)
+
+    def nack(self, message: dramatiq.MessageProxy) -> None:
+        """It becomes a dead letter."""
+        self._settle(message, is_ack=False)
+
+    def _settle(self, message: dramatiq.MessageProxy, *, is_ack: bool) -> None:
+        assert isinstance(message, QmqMessage)
+        try:
+            message.received.ack() if is_ack else message.received.nack(requeue=False)
+        except (Stale, Refused, NotConnected) as error:
+            # The connection that brought it is gone: it is delivered again, and nothing can be done about it here.
+            log.warning("! message %s may be processed again: %s", message.message_id, error)
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+class QmqMessage(dramatiq.MessageProxy):
+    """A message of an actor, with how it came."""
+
+    def __init__(self, message: Message[Any], received: blocking.Message) -> None:
+        super().__init__(message)
+        self.received = received
