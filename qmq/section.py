@@ -222,7 +222,9 @@ class Section(msgspec.Struct, metaclass=SectionType, frozen=True, forbid_unknown
         return True
 
     def __repr__(self) -> str:
-        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in SECRET_KEYS)
+        # Definitions may contain hashes.
+        names = [name for name in self.__struct_fields__ if name not in (*SECRET_KEYS, "definitions")]
+        shown = (f"{name}={getattr(self, name)!r}" for name in names)
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

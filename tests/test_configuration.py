@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from msgspec import NODEFAULT
 from trio.testing import MockClock
 
+from qmq.broker.routing.binding import BINDING_KEYS, EXCHANGE_KEYS
 from qmq.cli import main
 from qmq.config import (
     DestinationPolicy,
@@ -26,7 +27,7 @@ from qmq.config import (
     load_node,
     load_peers,
 )
-from qmq.config.destinations.declared import BindingEntry, ExchangeEntry, QueueEntry
+from qmq.config.destinations.declared import QueueLifetime
 from qmq.config.destinations.policy import KEYS
 from qmq.config.difference import CHANGES_LIVE
 from qmq.errors import ConfigError
@@ -40,14 +41,12 @@ SECTIONS: dict[str, type[Section]] = {
     "`[[stomp]]`": ListenerSettings,
     "`[stomp.tls]`": TlsSettings,
     "`[storage]`": StorageSettings,
-    "`[[users]]`": User,
-    "`[[permissions]]`": PermissionSettings,
-    "`[[user_limits]]`": UserLimitSettings,
+    "`[definitions.user]`": User,
+    "`[definitions.permission]`": PermissionSettings,
+    "`[definitions.limit]`": UserLimitSettings,
     "`[destinations]`": DestinationSettings,
-    "`[[destinations.policies]]`": DestinationPolicy,
-    "`[[queues]]`": QueueEntry,
-    "`[[exchanges]]`": ExchangeEntry,
-    "`[[bindings]]`": BindingEntry,
+    "`[definitions.policy]`": DestinationPolicy,
+    "`[definitions.queue]`": QueueLifetime,
     "`[mesh]`": MeshSettings,
     "The mesh": PeersFile,
     "`[[nodes]]`": Peer,
@@ -55,6 +54,16 @@ SECTIONS: dict[str, type[Section]] = {
 
 # Defaults that are no single value: described in words.
 IN_WORDS = {("The node itself", key) for key in ("stomp", "storage", "limits", "destinations", "mesh")}
+
+
+# What is the name of a definition, or has no place in a file.
+NAMED: dict[type[Section], tuple[str, ...]] = {
+    User: ("name",),
+    UserLimitSettings: ("user", "group"),
+    DestinationSettings: ("policies",),
+    DestinationPolicy: ("pattern",),
+    QueueLifetime: ("exclusive_to_connection",),
+}
 
 
 def rows(heading: str) -> dict[str, list[str]]:
@@ -66,9 +75,8 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 
 def keys_of(model: type[Section]) -> list[str]:
-    """What a file can say; of declared queues without what the section on policies describes."""
-    inherited = DestinationPolicy.keys().keys() - {"pattern", "locked"} if model is QueueEntry else ()
-    return [name for name in model.keys() if name not in inherited]
+    """What a file can say, without what is the name of a definition."""
+    return [name for name in model.keys() if name not in NAMED.get(model, ())]
 
 
 EVERY_KEY = [(heading, key) for heading, model in SECTIONS.items() for key in keys_of(model)]
@@ -77,7 +85,7 @@ EVERY_KEY = [(heading, key) for heading, model in SECTIONS.items() for key in ke
 @pytest.mark.parametrize(("heading", "key"), EVERY_KEY)
 def test_every_key_has_a_row_with_its_default(heading: str, key: str) -> None:
     cells = rows(heading)[key]
-    shown = cells[1] if heading == "`[[destinations.policies]]`" else cells[0]
+    shown = cells[1] if heading == "`[definitions.policy]`" else cells[0]
     field = SECTIONS[heading].keys()[key]
 
     if (heading, key) in IN_WORDS:
@@ -97,11 +105,16 @@ def test_every_row_is_a_key(heading: str) -> None:
     assert set(rows(heading)) == set(keys_of(SECTIONS[heading]))
 
 
-@pytest.mark.parametrize("key", [key for key in DestinationPolicy.keys() if key not in ("pattern", "locked")])
+def test_exchanges_and_bindings_have_the_keys_of_their_definitions() -> None:
+    assert tuple(rows("`[definitions.exchange]`")) == EXCHANGE_KEYS
+    assert tuple(rows("`[definitions.binding]`")) == BINDING_KEYS
+
+
+@pytest.mark.parametrize("key", [key for key in DestinationPolicy.keys() if key != "pattern"])
 def test_the_kind_of_destination_that_a_key_is_for_is_right(key: str) -> None:
     kinds = [f"{kind.strip('/')}s" for kind, keys in KEYS.items() if key in keys]
 
-    assert rows("`[[destinations.policies]]`")[key][0] == ", ".join(kinds)
+    assert rows("`[definitions.policy]`")[key][0] == ", ".join(kinds)
 
 
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -149,20 +162,20 @@ async def test_users_that_are_copied_log_in_with_the_rights_that_their_comments_
     (text,) = [text for text in EXAMPLES if TO_REPLACE in text]
     for name in ("app", "monitoring", "root"):
         text = text.replace(TO_REPLACE, printed_hash(f"password of {name}"), 1)
-    users = load_node(written(text, tmp_path)).users
+    definitions = load_node(written(text, tmp_path)).definitions
 
-    async with Rig(users=users).run() as rig:
-        for user in users:
-            sends = "ERROR" if user.name == "monitoring" else "RECEIPT"
-            observes = "ERROR" if user.name == "app" else "RECEIPT"
+    async with Rig(definitions=definitions).run() as rig:
+        for user in definitions["user"]:
+            sends = "ERROR" if user == "monitoring" else "RECEIPT"
+            observes = "ERROR" if user == "app" else "RECEIPT"
             for destination, answer in (("/queue/q", sends), ("/control/list/queue", observes)):
-                client = await rig.connect(login=user.name, passcode=f"password of {user.name}")
+                client = await rig.connect(login=user, passcode=f"password of {user}")
                 await client.send(send(destination, "", "sent"))
-                assert (await client.any()).head.command == answer, (user.name, destination)
-    assert {user.name: user.groups for user in users} == {
-        "app": ("client",),
-        "monitoring": ("observer",),
-        "root": ("administrator",),
+                assert (await client.any()).head.command == answer, (user, destination)
+    assert {name: user["groups"] for name, user in definitions["user"].items()} == {
+        "app": ["client"],
+        "monitoring": ["observer"],
+        "root": ["administrator"],
     }
 
 

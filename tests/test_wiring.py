@@ -254,7 +254,7 @@ LEFT: Mapping[str, Mapping[str, int]] = {
         "LoginContext": 16,
         "LongPollContext": 30,
         "LookupContext": 38,
-        "MembershipContext": 31,
+        "MembershipContext": 30,
         "MeshMessagesContext": 30,
         "MessagesContext": 26,
         "OpenContext": 18,
@@ -297,7 +297,6 @@ LEFT: Mapping[str, Mapping[str, int]] = {
         "node/reload.py": 4,
         "node/restore.py": 2,
         "settings/definitions/policies.py": 1,
-        "settings/definitions/users.py": 2,
     },
     "copied methods": {
         "MeshHost": 4,

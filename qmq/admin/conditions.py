@@ -63,7 +63,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "definitions-behind": Rule(
         Severity.WARNING, "Start the other nodes, and check the links to them: too few answer about definitions."
     ),
-    "destinations-differ": Rule(Severity.WARNING, "Give all nodes the same [[destinations]], then reload each."),
     "disk-full": Rule(Severity.ERROR, "Free disk space, or let consumers drain the queues."),
     "gap": Rule(Severity.CRITICAL, "These records are on no member. Compare with the senders' own records."),
     "interest-full": Rule(

@@ -74,7 +74,7 @@ async def definitions_response(context: DefinitionsControlContext, asked: VerbRe
     if verb == "list" and path:
         values_of_kind = live.values(_kind(live, path))
         rows = [{"kind": path, "name": name, "value": value} for name, value in sorted(values_of_kind.items())]
-        return await _response({"definitions": rows, "seeded": live.is_seeded(path)})
+        return await _response({"definitions": rows})
     if verb in ("get", "put", "delete") and path.partition("/")[2]:
         key = _key(live, path)
         facts = {"kind": key.kind, "name": key.name}

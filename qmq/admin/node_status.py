@@ -1,6 +1,5 @@
 """Rows of a status that join what several running objects have; each object gives its own part by `statistics()`."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,7 +46,6 @@ class MembershipStatus:
     members: list[str]
     learner: bool
     lists: int
-    destinations_differ: Mapping[str, Sequence[str]]
     retired: list[RetiredNode]
 
 

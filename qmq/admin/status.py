@@ -175,9 +175,6 @@ def membership_of(context: StatusContext) -> MembershipStatus:
         members=sorted(membership.members),
         learner=membership.is_learner,
         lists=len(membership.lists),
-        destinations_differ={
-            peer: names[:DESTINATIONS_SHOWN] for peer, names in membership.destinations_that_differ().items()
-        },
         retired=[RetiredNode(retirement.node, retirement.adopter) for retirement in membership.retired.values()],
     )
 

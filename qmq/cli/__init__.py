@@ -54,7 +54,7 @@ COMMANDS: Table = {
         "List, add and delete the permissions of users and groups.",
     ),
     "limits": ("qmq.cli.admin.access:limits", "List, set and delete the limits of users and groups."),
-    "config": ("qmq.cli.config:config", "Check, show and compare configuration; hash passwords."),
+    "config": ("qmq.cli.config:config", "Check, show, compare and migrate configuration; hash passwords."),
     "init": ("qmq.cli.deploy.init:init", "Write the files of a new mesh: a folder for each node, certificates, units."),
     "cert": ("qmq.cli.deploy.cert:cert", "Make and renew the certificates of a mesh."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),

@@ -1,4 +1,4 @@
-"""`qmq config`: check files, show effective settings, compare two files, and hash passwords."""
+"""`qmq config`: check files, show effective settings, compare two files, move old sections, and hash passwords."""
 
 import sys
 from collections.abc import Sequence
@@ -11,18 +11,19 @@ from ..config import load, load_node, load_peers
 from ..config.certificates import DOUBTFUL, check_certificates
 from ..config.difference import difference
 from ..config.load import named_peers
+from ..config.migration import migrated, shown_difference, write_beside
 from ..config.secrecy import readable_hashes
 from ..config.show import effective
 from ..config.users import groups_without_permission
 from ..errors import ConfigError
 from .options import FILE, json_option, node_options, overrides
-from .output import print_json, printable
+from .output import Failed, print_json, printable
 from .passwords import hash_of, password_on_stdin
 
 
 @click.group
 def config() -> None:
-    """Check, show and compare configuration; hash passwords."""
+    """Check, show, compare and migrate configuration; hash passwords."""
 
 
 @config.command
@@ -58,15 +59,14 @@ def check_files(
     notes: list[str] = []
     if read is not None and not diagnostics:
         settings, peers = read
-        found = check_certificates(load_node(config_file, given) if len(names) > 1 else settings, config_file, peers)
-        diagnostics = [one.text for one in found if one.severity != DOUBTFUL]
-        notes = [one.text for one in found if one.severity == DOUBTFUL]
-        notes += [note for note in [readable_hashes(settings)] if note is not None]
-        named = [row.group for row in settings.permissions if row.group is not None]
-        for user in settings.users:
-            notes += [
-                f"{config_file}: users: {line}" for line in groups_without_permission(user.name, user.groups, named)
-            ]
+        tls = check_certificates(load_node(config_file, given) if len(names) > 1 else settings, config_file, peers)
+        diagnostics = [one.text for one in tls if one.severity != DOUBTFUL]
+        notes = [one.text for one in tls if one.severity == DOUBTFUL]
+        notes += [*settings.notes, *(note for note in [readable_hashes(settings)] if note is not None)]
+        named = [row.get("group") for row in settings.definitions.get("permission", {}).values()]
+        for name, user in settings.definitions.get("user", {}).items():
+            found = groups_without_permission(name, user.get("groups", ()), named)
+            notes += [f"{config_file}: users: {line}" for line in found]
     if diagnostics:
         raise ConfigError(diagnostics)
     return notes
@@ -131,6 +131,35 @@ def diff(old: Path, new: Path, as_json: bool) -> None:
         click.echo(printable(f"{change}  [needs a restart]" if change.needs_restart else str(change)))
     if not changes:
         click.echo("no difference")
+
+
+@config.command
+@click.argument("file", type=FILE)
+@click.option("--write", is_flag=True, help="Write the new file beside the old one, as FILE.new.")
+def migrate(file: Path, write: bool) -> None:
+    """Move the sections of earlier versions to [definitions], and print what changes.
+
+    These are users, permissions, user_limits, queues, exchanges, bindings and destinations.policies. Comments stay.
+    FILE itself is not changed. Hashes of passwords are not shown. Exit code 1 if a section cannot be moved.
+    """
+    try:
+        old = file.read_text("utf-8")
+        new = migrated(old)
+    except (OSError, ValueError) as error:
+        raise Failed(f"{file}: {error}") from error
+    if new == old:
+        click.echo("nothing to move")
+        return
+    beside = file.with_name(f"{file.name}.new")
+    for line in shown_difference(old, new, file, beside):
+        click.echo(printable(line))
+    if not write:
+        return
+    try:
+        write_beside(file, beside, new)
+    except OSError as error:
+        raise Failed(f"{beside}: cannot be written: {error.strerror}") from error
+    click.echo(f"written: {beside}. Check it (`qmq config check --config {beside}`), and put it in the place of {file}")
 
 
 @config.command("hash")

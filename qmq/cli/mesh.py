@@ -379,9 +379,6 @@ def _notes(membership: object, version: int) -> str:
     notes = ["learner"] if membership.get("learner") else []
     if version and membership.get("peers_version") != version:
         notes.append(f"peers file {membership.get('peers_version')}")
-    differing = membership.get("destinations_differ")
-    if isinstance(differing, dict) and differing:
-        notes.append(f"other policies than {', '.join(map(str, sorted(differing)))}")
     return ", ".join(notes)
 
 

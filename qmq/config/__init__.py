@@ -4,16 +4,17 @@
     destinations policies of destinations, and which one applies to a name
     node         NodeSettings, the node file
     users        users, permissions, and limits of users
+    old_sections sections of earlier versions, read as definitions
     authentication  which authenticators are asked about a login
     peers        PeersFile, and whether a node may change from one to another
-    declared     queues, exchanges and bindings
+    declared     what the declaration of a queue may say
     diagnostics  errors in words, with file and line (`toml_lines`)
     secrecy      files with secrets that other users can read
     load         read files into settings
     certificates what is wrong with the TLS files
+    migration    move old sections to `[definitions]` in the text of a file
     show         write settings as TOML
     definition_values  policies, users, permissions and limits as definitions of the mesh have them
-    fingerprints short hashes by which nodes compare their policies
     difference   differences between two configurations, and which need a restart
 
 No other part of QMQ reads a settings file or an environment variable, or has defaults of its own.

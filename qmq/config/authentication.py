@@ -1,6 +1,6 @@
 """`[[authentication]]`: the authenticators that are asked about a login, in this order (docs/authentication.md).
 
-The first that knows the credentials decides. Without any entry these are the users of `[[users]]` alone.
+The first that knows the credentials decides. Without any entry these are the users of the mesh alone.
 """
 
 from collections.abc import Mapping, Sequence

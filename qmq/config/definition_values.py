@@ -1,25 +1,23 @@
-"""Settings as plain values: how definitions of the mesh carry them, and how policies join those of a file.
+"""Settings of the mesh as plain values: how definitions carry them, and whether policies fit together.
 
-The values of a policy are the keys of `[[destinations.policies]]` without `pattern`, which is the name of the
-definition, and without `locked`, which only a file has. A declared queue has the keys of queues, those of its lifetime,
-and the user that declared it.
+The values of a policy are its keys without `pattern`, which is the name of the definition. A declared queue has the
+keys of queues, those of its lifetime, and the user that declared it.
 
-A user is defined by its name, with the other keys of `[[users]]`. A permission has the keys of `[[permissions]]`, one
-destination, and a name that says the same: `group:billing allow send,subscribe /queue/billing.*`. So permissions that
-two nodes define at once never replace each other, unless they are equal. A limit is named by what it is about,
-`user:NAME` or `group:NAME`, and has the other keys of `[[user_limits]]`.
+A user is defined by its name. A permission has one destination, and a name that says the same as its value:
+`group:billing allow send,subscribe /queue/billing.*`. So permissions that two nodes define at once never replace each
+other, unless they are equal. A limit is named by what it is about, `user:NAME` or `group:NAME`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from qmq.access.rules import ACTIONS, ADMINISTRATOR, LOCAL_ADMINISTRATOR
 from qmq.access.user_limits import limit_name
 from qmq.errors import ConfigError
 from qmq.section import Section, WrongValues
 
-from .destinations.declared import DECLARED_BY, QUEUE_KEYS, QueueEntry, QueueLifetime, QueueOwner
+from .destinations.declared import DECLARED_BY, QUEUE_KEYS, QueueLifetime, QueueOwner
 from .destinations.policy import DestinationPolicy
 from .destinations.settings import DestinationSettings
 from .diagnostics import describe
@@ -32,9 +30,8 @@ S = TypeVar("S", bound=Section)
 def read_policy(pattern: str, values: Mapping[str, Any]) -> DestinationPolicy:
     """The policy with these values. Raises ConfigError, which names each bad key and what is allowed."""
     source = f"policy {pattern}"
-    own = [key for key in ("pattern", "locked") if key in values]
-    if own:
-        raise ConfigError([f"{source}: {key}: only an entry of the node file has it" for key in own])
+    if "pattern" in values:
+        raise ConfigError([f"{source}: pattern: must be left out: it is the name of the definition"])
     return _read(DestinationPolicy, source, {"pattern": pattern, **values})
 
 
@@ -58,32 +55,22 @@ def read_queue(queue: str, values: Mapping[str, Any]) -> tuple[DestinationPolicy
     return policy, {**policy_values(policy), **until.changed(), **owner.changed()}
 
 
-def queue_values(entry: QueueEntry) -> dict[str, Any]:
-    """What an entry of `[[queues]]` declares, in canonical form."""
-    return read_queue(entry.pattern, policy_values(entry))[1]
-
-
 def join_declared(policy: DestinationPolicy, declared: DestinationPolicy) -> DestinationPolicy:
-    """What applies to a declared queue for which otherwise `policy` counts.
-
-    The keys of a locked entry win over those of the declaration, and these over those of other policies.
-    """
+    """What applies to a declared queue for which otherwise `policy` counts. The keys of the declaration win."""
     names = set(declared.set_keys - {"pattern"})
     if "dead_letter" in names:
         # The two are one thing.
         names.add("dead_letter_routing_key")
-    if policy.locked:
-        names -= policy.set_keys
     return policy.replace({name: getattr(declared, name) for name in names})
 
 
 def policy_values(policy: DestinationPolicy) -> dict[str, Any]:
     """The inverse: what the policy sets, as JSON has it."""
-    return policy.plain(policy.set_keys - {"pattern", "locked"})
+    return policy.plain(policy.set_keys - {"pattern"})
 
 
 def check_policies(settings: NodeSettings, policies: Iterable[DestinationPolicy]) -> DestinationSettings:
-    """`policies` in place of those of the file. Raises ConfigError when they do not fit together or with the limits."""
+    """What these policies are together. Raises ConfigError when they do not fit together or with the limits."""
     chosen = tuple(policies)
     try:
         joined = DestinationSettings(create_on_use=settings.destinations.create_on_use, policies=chosen)
@@ -129,19 +116,17 @@ def read_user(name: str, values: Mapping[str, Any]) -> User:
     source = f"user {name}"
     if "name" in values:
         raise ConfigError([f"{source}: name: must be left out: it is the name of the definition"])
-    _check_unlocked(source, values)
     return _read(User, source, {"name": name, **values})
 
 
 def user_values(user: User) -> dict[str, Any]:
     """The inverse, as JSON has it."""
-    return user.changed("name", "locked")
+    return user.changed("name")
 
 
 def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
     """The permission with these values. Raises ConfigError, which names each bad key and what is allowed."""
     source = f"permission {name}"
-    _check_unlocked(source, values)
     row = _read(PermissionSettings, source, values)
     if row.group == ADMINISTRATOR:
         raise ConfigError([f"{source}: group: must be another group: an administrator may always do everything"])
@@ -156,7 +141,7 @@ def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
 
 def permission_values(row: PermissionSettings) -> dict[str, Any]:
     """The inverse, as JSON has it, with actions in the order of their declaration."""
-    values = row.changed("locked")
+    values = row.changed()
     for key in ("allow", "deny"):
         if key in values:
             values[key] = _in_order(values[key])
@@ -200,13 +185,31 @@ def name_limit(row: UserLimitSettings) -> str:
     return limit_name(row.user, row.group)
 
 
+READERS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], object]]] = {
+    "limit": read_limit,
+    "permission": read_permission,
+    "policy": read_policy,
+    "queue": read_queue,
+    "user": read_user,
+}
+"""By kind. Those of the other kinds belong to rooms that know what these mean."""
+
+
+def entry_errors(definitions: Mapping[str, Mapping[str, Any]], source: str) -> list[str]:
+    """What is wrong with single definitions of a file."""
+    found: list[str] = []
+    for kind, of_kind in definitions.items():
+        for name, value in of_kind.items():
+            try:
+                if kind in READERS:
+                    READERS[kind](name, value)
+            except ConfigError as error:
+                found += [f"{source}: definitions: {line}" for line in error.diagnostics]
+    return found
+
+
 def _in_order(actions: Sequence[str]) -> list[str]:
     return [action.value for action in ACTIONS if action.value in actions]
-
-
-def _check_unlocked(source: str, values: Mapping[str, Any]) -> None:
-    if "locked" in values:
-        raise ConfigError([f"{source}: locked: only an entry of the node file has it"])
 
 
 def _read(section: type[S], source: str, values: Mapping[str, Any]) -> S:

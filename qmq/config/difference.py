@@ -1,7 +1,7 @@
 """The differences between two configurations, key by key, and which of them a running node can apply.
 
-Users, listeners and policies are identified by name, address and pattern, so moving one within the file is no
-difference. Secrets are never shown, only that they changed.
+Definitions and listeners are identified by name and address, so moving one within the file is no difference. Secrets
+are never shown, only that they changed.
 
 Surprising: a key that is not in CHANGES_LIVE needs a restart. Add a setting there once the running node follows it. A
 forgotten key costs a restart; the opposite error would be a setting that silently has no effect.
@@ -24,12 +24,6 @@ Entries = Mapping[str, Mapping[str, object]]
 CHANGES_LIVE = (
     "destinations.",
     "definitions",
-    "users",
-    "permissions",
-    "user_limits",
-    "queues",
-    "exchanges",
-    "bindings",
     "limits.login_seconds",
     "limits.login_bytes_max",
     "limits.logins_pending_max",
@@ -68,7 +62,7 @@ CHANGES_LIVE = (
 """Keys that a running node applies: whole keys, or prefixes that end with a dot."""
 
 # The key that identifies an element of a list of sections.
-NAMES = ("pattern", "name", "address")
+NAMES = ("name", "address")
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class LimitSettings(Section):
     connections_per_user_max: Count = 1_000
     """With one login name. Anonymous clients count by address only."""
 
-    # Of all clients of one address together; 0 = no limit. Those of users are `[[user_limits]]`.
+    # Of all clients of one address together; 0 = no limit. Those of users are definitions.
     subscriptions_per_address_max: CountOrUnbounded = 0
     messages_per_second_per_address_max: CountOrUnbounded = 0
     """SENDs. A faster client is not read for a while."""

@@ -18,8 +18,10 @@ from qmq.section import Section, WrongValues, suggest
 
 from ..errors import ConfigError
 from .authentication import asks_others
+from .definition_values import entry_errors
 from .diagnostics import describe
 from .node import LISTENERS, NodeSettings
+from .old_sections import take_old_sections
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
 from .toml_lines import LineIndex
@@ -40,7 +42,7 @@ def load_node(path: Path | None, overrides: Mapping[str, object] | None = None) 
     """
     diagnostics: list[str] = []
     settings = _load_node(path, overrides or {}, diagnostics)
-    if settings is None:
+    if diagnostics or settings is None:
         raise ConfigError(diagnostics)
     return settings
 
@@ -121,10 +123,9 @@ def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) 
     """Errors for receipt levels that need more nodes than the mesh has."""
     most = len(peers.nodes) - 1 if peers is not None else 0
     levels = {"mesh.receipt": settings.mesh.receipt}
-    for policy in settings.destinations.policies:
-        levels[f"destinations.policies: {policy.pattern}: receipt"] = policy.receipt
-    for queue in settings.queues:
-        levels[f"queues: {queue.name}: receipt"] = queue.receipt
+    for kind in ("policy", "queue"):
+        for name, value in settings.definitions.get(kind, {}).items():
+            levels[f"definitions: {kind} {name}: receipt"] = value.get("receipt")
     offer = f'the most is "replicas={most}"' if most else 'without other nodes it is "fsync" or "accepted"'
     return [
         f'{source}: {key} = "{word}" asks for more nodes than the mesh has; {offer}'
@@ -138,7 +139,7 @@ def _check_acting_users(settings: NodeSettings, peers: PeersFile | None, source:
 
     One that only the peers file has is no error: it serves no client while the node has users.
     """
-    names = [*(user.name for user in settings.users), *settings.definitions.get("user", ())]
+    names = list(settings.definitions.get("user", ()))
     has_logins = bool(names) or asks_others(settings.authentication)
     peer = peers.peer(settings.name) if peers is not None else None
     found = []
@@ -194,6 +195,7 @@ def _load_node(
         _anchor_paths(values, path.parent)
         if not _take_definitions(values, path, diagnostics):
             return None
+    old = take_old_sections(values, str(path), lines, diagnostics)
     if peers is not None and "stomp" not in values and "stomp" not in overrides:
         default = NodeSettings.keys()["name"].default
         peer = peers.peer(str(overrides.get("name", values.get("name", default))))
@@ -216,7 +218,8 @@ def _load_node(
             section[last] = value
     settings = _validate(NodeSettings, values, str(path) if path is not None else "settings", lines, diagnostics)
     if settings is not None and path is not None:
-        settings.read_from(path)
+        settings.read_from(path, *old)
+        diagnostics += entry_errors(settings.definitions, str(path))
     return settings
 
 

@@ -5,7 +5,7 @@ file are in `load`, because either file can be read alone.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -30,18 +30,9 @@ from qmq.section import (
 )
 
 from .authentication import AuthenticationSettings, asks_others, asks_users
-from .destinations.declared import (
-    BindingEntry,
-    ExchangeEntry,
-    QueueEntry,
-    binding_errors,
-    exchange_errors,
-    queue_errors,
-)
 from .destinations.policy import too_long
 from .destinations.settings import DestinationSettings
 from .limits import LimitSettings
-from .users import PermissionSettings, User, UserLimitSettings, subject_mistake
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 LISTENERS = {one.name: one for one in declarations()}
@@ -199,13 +190,7 @@ class NodeSettings(ServingSettings):
     """In this order. Empty: the users alone."""
     definitions: Annotated[Mapping[str, Any], read_definitions] = {}
     """What the mesh shares, applied like an import of an operator (`qmq.settings.definitions.file_entries`)."""
-    users: tuple[User, ...] = ()
-    permissions: tuple[PermissionSettings, ...] = ()
-    user_limits: tuple[UserLimitSettings, ...] = ()
     destinations: DestinationSettings = DestinationSettings()
-    queues: tuple[QueueEntry, ...] = ()
-    exchanges: tuple[ExchangeEntry, ...] = ()
-    bindings: tuple[BindingEntry, ...] = ()
     mesh: MeshSettings = MeshSettings()
 
     @property
@@ -213,9 +198,19 @@ class NodeSettings(ServingSettings):
         """Which file this was read from, for errors."""
         return str(self.__dict__.get("path", f"the settings of {self.name}"))
 
-    def read_from(self, path: Path) -> None:
+    @property
+    def old_entries(self) -> Collection[tuple[str, str]]:
+        """The definitions, as kind and name, that the file has in sections of earlier versions."""
+        return self.__dict__.get("old_entries", ())  # type: ignore[no-any-return]  # set by `read_from`
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the operator should change in the file."""
+        return self.__dict__.get("notes", ())  # type: ignore[no-any-return]  # set by `read_from`
+
+    def read_from(self, path: Path, old_entries: Collection[tuple[str, str]] = (), notes: Sequence[str] = ()) -> None:
         """Remember the file; only what reads it calls this."""
-        self.__dict__["path"] = path
+        self.__dict__.update(path=path, old_entries=old_entries, notes=notes)
 
     def listeners_of(self, protocol: str) -> tuple[ListenerSettings, ...]:
         """Those of one protocol of the table."""
@@ -250,56 +245,17 @@ def _check_destinations(destinations: DestinationSettings, seen: Mapping[str, An
         )
 
 
-def _check_queues(queues: tuple[QueueEntry, ...], seen: Mapping[str, Any]) -> None:
-    if queues and "limits" in seen and "destinations" in seen:
-        refuse(queue_errors(queues, seen["destinations"], seen["limits"].destination_bytes_max))
-
-
-def _check_bindings(bindings: tuple[BindingEntry, ...], seen: Mapping[str, Any]) -> None:
-    if "exchanges" in seen and "limits" in seen:
-        refuse(binding_errors(bindings, seen["exchanges"], seen["limits"].destination_bytes_max))
-
-
-def _check_users(users: tuple[User, ...], seen: Mapping[str, Any]) -> None:
-    names = [user.name for user in users]
-    listeners = _listeners(seen)
-    if not any(listener.certificate_user for listener in listeners):
-        for user in users:
-            if user.password_hash is None:
-                raise ValueError(f"must have a password_hash for {user.name!r}, or a listener certificate_user")
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise ValueError(f"must not have two users named {name!r}")
+def _check_definitions(definitions: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
     authentication = seen.get("authentication", ())
-    if users and not asks_users(authentication):
-        raise ValueError('must be left out, or [[authentication]] must have an entry of the kind "users"')
-    if users or asks_others(authentication) or "user" in seen.get("definitions", {}):
+    if "user" in definitions and not asks_users(authentication):
+        why = 'must be without users, or [[authentication]] must have an entry of the kind "users"'
+        raise ValueError(why)
+    if "user" in definitions or asks_others(authentication):
         return
-    with_login = [one for one in listeners if not isinstance(one, LoginlessListenerSettings)]
+    with_login = [one for one in _listeners(seen) if not isinstance(one, LoginlessListenerSettings)]
     closed = [one.address for one in with_login if not one.serves_anonymous(has_users=False)]
     if closed:
         raise ValueError(f"must name at least one user: no client could log in at {closed[0]}")
-
-
-def _check_permissions(permissions: tuple[PermissionSettings, ...], seen: Mapping[str, Any]) -> None:
-    if "users" not in seen:
-        return
-    found = []
-    are_all = not asks_others(seen.get("authentication", ()))
-    for number, row in enumerate(permissions):
-        mistake = subject_mistake(row, seen["users"], are_all=are_all)
-        if mistake is not None:
-            key, why = mistake
-            found.append(WrongValue((number, key), getattr(row, key), why))
-    refuse(found)
-
-
-def _check_limits(rows: tuple[UserLimitSettings, ...], seen: Mapping[str, Any]) -> None:
-    about = [(row.user, row.group) for row in rows]
-    for number, one in enumerate(about):
-        if one in about[:number]:
-            kind, name = ("user", one[0]) if one[1] is None else ("group", one[1])
-            raise ValueError(f"must not have two entries about the {kind} {name!r}")
 
 
 def _check_addresses(listeners: tuple[ListenerSettings, ...]) -> None:
@@ -316,12 +272,7 @@ def _listeners(seen: Mapping[str, Any]) -> tuple[ListenerSettings, ...]:
 
 
 RULES: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], None]]] = {
-    "users": _check_users,
-    "permissions": _check_permissions,
-    "user_limits": _check_limits,
+    "definitions": _check_definitions,
     "destinations": _check_destinations,
-    "queues": _check_queues,
-    "exchanges": lambda exchanges, seen: refuse(exchange_errors(exchanges)),
-    "bindings": _check_bindings,
 }
 """Key → what refuses its value, beside those of the keys before it."""

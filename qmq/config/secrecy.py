@@ -26,8 +26,7 @@ def check_secrecy(settings: NodeSettings | None, peers: PeersFile | None, peers_
 def readable_hashes(settings: NodeSettings) -> str | None:
     """A note about a node file whose hashes of passcodes other users can read, to guess at; None for others."""
     path = Path(settings.source)
-    users = [user.password_hash for user in settings.users]
-    users += [user.get("password_hash") for user in settings.definitions.get("user", {}).values()]
+    users = [user.get("password_hash") for user in settings.definitions.get("user", {}).values()]
     if not any(users) or not is_open_to_others(path):
         return None
     return f"{path}: contains hashes of passcodes, and other users can read or write it: chmod 600 {path}"

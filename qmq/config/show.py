@@ -4,6 +4,7 @@ The text can be loaded again and gives the same settings, with one exception: pa
 text is pasted into reports.
 """
 
+import re
 from pathlib import Path
 
 from qmq.address import Address
@@ -26,10 +27,15 @@ def effective(settings: NodeSettings) -> str:
 def _section(section: Section, path: str, lines: list[str]) -> None:
     """Plain keys first: in TOML, keys after a table header belong to that table."""
     inner: list[tuple[str, str, Section]] = []
+    tables: list[tuple[str, dict[str, object]]] = []
     for key in section.effective_keys():
         value = getattr(section, key)
         name = f"{path}.{key}" if path else key
-        if isinstance(value, Section):
+        if key == "definitions":
+            tables += [
+                (f"{key}.{key_text(kind)}.{key_text(one)}", value[kind][one]) for kind in value for one in value[kind]
+            ]
+        elif isinstance(value, Section):
             inner.append((f"[{name}]", name, value))
         elif isinstance(value, tuple) and value and isinstance(value[0], Section):
             inner += [(f"[[{name}]]", name, element) for element in value]
@@ -39,6 +45,8 @@ def _section(section: Section, path: str, lines: list[str]) -> None:
             lines.append(f"# {key} is {text_of(key, value)} by default")
         else:
             lines.append(f"{key} = {text_of(key, value)}")
+    for name, table in tables:
+        lines += ["", f"[{name}]", *(f"{key_text(key)} = {text_of(key, table[key])}" for key in table)]
     for header, name, value in inner:
         lines += ["", header]
         _section(value, name, lines)
@@ -51,7 +59,7 @@ def text_of(key: str, value: object) -> str:
     if isinstance(value, tuple | list) and not isinstance(value, Address):
         return f"[{', '.join(text_of(key, element) for element in value)}]"
     if isinstance(value, dict):
-        inner = [f"{_text(name)} = {text_of(name, value[name])}" for name in value]
+        inner = [f"{key_text(name)} = {text_of(name, value[name])}" for name in value]
         return f"{{ {', '.join(inner)} }}" if inner else "{}"
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -61,6 +69,11 @@ def text_of(key: str, value: object) -> str:
         return '""'  # In a definition from JSON; TOML has no such value.
     assert isinstance(value, str | Path | Address), f"no TOML for {type(value).__name__}"
     return _text(str(value))
+
+
+def key_text(name: str) -> str:
+    """A key as TOML."""
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _text(name)
 
 
 def _text(text: str) -> str:

@@ -7,6 +7,7 @@ inline table, it returns the line of the key that holds the table.
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 Path = tuple[str | int, ...]
 
@@ -15,12 +16,25 @@ KEY_PART = re.compile(r"""[ \t]*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+
 TOKEN = re.compile(r'"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}\n]')
 
 
+class KeySpan(NamedTuple):
+    """A header of a table, or a key with its value: whole lines of a text."""
+
+    path: Path
+    is_header: bool
+    start: int
+    end: int
+
+
 class LineIndex:
     """Line numbers of one text, counted from 1."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[Path, int] = {}
-        for path, line in _keys(text.replace("\r\n", "\n")):
+        text = text.replace("\r\n", "\n")
+        line, counted = 1, 0
+        for path, _, start, _ in spans(text):
+            line += text.count("\n", counted, start)
+            counted = start
             for depth in range(1, len(path) + 1):
                 self._lines.setdefault(path[:depth], line)
 
@@ -33,14 +47,12 @@ class LineIndex:
         return None
 
 
-def _keys(text: str) -> Iterator[tuple[Path, int]]:
+def spans(text: str) -> Iterator[KeySpan]:
+    """All headers and keys, in their order."""
     table: Path = ()
     counts: dict[Path, int] = {}  # arrays of tables so far
-    at = counted = 0
-    line_number = 1
+    at = 0
     while at < len(text):
-        line_number += text.count("\n", counted, at)
-        counted = at
         line_end = text.find("\n", at)
         line_end = len(text) if line_end < 0 else line_end
         stripped = text[at:line_end].lstrip(" \t")
@@ -51,12 +63,13 @@ def _keys(text: str) -> Iterator[tuple[Path, int]]:
             is_array = stripped.startswith("[[")
             names, _ = _key_parts(text, start + (2 if is_array else 1))
             table = _resolve(names, counts, is_array)
-            yield table, line_number
+            yield KeySpan(table, True, at, min(line_end + 1, len(text)))
             at = line_end + 1
         else:
             names, value_at = _key_parts(text, start)
-            yield table + tuple(names), line_number
-            at = _after_value(text, value_at)
+            end = _after_value(text, value_at)
+            yield KeySpan(table + tuple(names), False, at, end)
+            at = end
 
 
 def _key_parts(text: str, at: int) -> tuple[list[str], int]:

@@ -1,4 +1,4 @@
-"""`[[users]]`, `[[permissions]]` and `[[user_limits]]`: which users may log in, what each may do, and how much."""
+"""Users, permissions and limits of users: which users may log in, what each may do, and how much."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from qmq.access.rules import (
     ACTIONS,
-    ADMINISTRATOR,
     ANONYMOUS,
     LOCAL_ADMINISTRATOR,
     RESERVED_NAMES,
@@ -64,7 +63,7 @@ Pattern = Annotated[str, _read_pattern]
 
 
 class User(Section):
-    """One `[[users]]`: a login and its groups."""
+    """A login and its groups."""
 
     name: Annotated[str, _read_user_name]
     password_hash: Annotated[str, _read_password_hash] | None = None
@@ -74,22 +73,18 @@ class User(Section):
     in, and do nothing."""
     receipts_before_commit: bool | None = None
     """As in `[[stomp]]`, for this user at any listener. None: as the listener says."""
-    locked: bool = False
-    """This entry of the node file counts, and the mesh's definition of this user does not."""
 
 
 class PermissionSettings(Section, kw_only=True):
-    """One `[[permissions]]`: what one user or one group may do, or may not."""
+    """What one user or one group may do, or may not."""
 
     user: Name | None = None
-    """A user of `[[users]]`, or `anonymous` for clients without login."""
+    """A user, or `anonymous` for clients without login."""
     group: Name | None = None
     allow: tuple[ActionName, ...] = ()
     deny: tuple[ActionName, ...] = ()
     """What is denied is denied, whatever else is allowed."""
     destinations: tuple[Pattern, ...]
-    locked: bool = False
-    """This entry of the node file counts, whatever the mesh defines."""
 
     @classmethod
     def before(cls, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
@@ -109,7 +104,7 @@ class PermissionSettings(Section, kw_only=True):
 
 
 class UserLimitSettings(Section):
-    """One `[[user_limits]]`: what one user, each user of one group, or each user may use. 0 means no limit."""
+    """What one user, each user of one group, or each user may use. 0 means no limit."""
 
     user: Name | None = None
     """A user, `anonymous` for all clients without login together, or `*` for each user that logs in."""
@@ -142,27 +137,6 @@ class UserLimitSettings(Section):
     def limits(self) -> UserLimits:
         """The same for `qmq.access`."""
         return UserLimits(**{key: getattr(self, key) for key in LIMIT_KEYS})
-
-
-def subject_mistake(
-    row: PermissionSettings, users: tuple[User, ...], *, are_all: bool = True
-) -> tuple[str, str] | None:
-    """(key, why) if `row` is about no user or group that there is; None if it is right. `are_all`: no authenticator
-    gives other names and groups than those of `users`.
-    """
-    if not are_all:
-        if row.group == ADMINISTRATOR:
-            return "group", "must be another group: an administrator may always do everything"
-        return None
-    if not users:
-        return ("user" if row.group is None else "group"), "must be left out without [[users]]: everything is allowed"
-    if row.group is None:
-        names = [*(user.name for user in users), ANONYMOUS.name]
-        return None if row.user in names else ("user", f"must be a user of [[users]], or {ANONYMOUS.name}")
-    if row.group == ADMINISTRATOR:
-        return "group", "must be another group: an administrator may always do everything"
-    known = {*ROLES, *(group for user in users for group in user.groups)}
-    return None if row.group in known else ("group", "must be a group of at least one user")
 
 
 def groups_without_permission(user: str, groups: Iterable[str], named: Collection[str]) -> list[str]:

@@ -50,16 +50,10 @@ class Standing:
     """The uuid of its data directory, drawn when that was empty."""
     is_learner: bool
     retired: tuple[Retirement, ...] = ()
-    destinations: Mapping[str, str] | None = None
-    """Pattern → fingerprint of its policy, without those that definitions replicate; REPLICATED if there are such.
-    None: not reported."""
     heard_of: Mapping[str, int] = field(default_factory=dict)
     """Nodes of lists that peers have reported, each with the number of hops: this node accepts their records and sends
     them on."""
 
-
-REPLICATED: Final = "replicated"
-"""Among the destinations of a standing: the mesh has definitions of policies."""
 
 HOPS_MAX: Final = 8
 """Hops of a reported name: as many as a mesh has nodes. Nodes that repeat to each other a name that no list has count
@@ -95,7 +89,6 @@ class Membership:
         self.members = listing.names.difference(self.retired)
         """The nodes of our own peers file that are not retired."""
         self.is_learner = is_learner
-        self.destinations: Mapping[str, str] = {}
         """As in `Standing`."""
         self._standings: dict[str, Standing] = {}
         self.lists: list[frozenset[str]] = []
@@ -174,25 +167,8 @@ class Membership:
             disk=self.disk,
             is_learner=self.is_learner,
             retired=(*self.retired.values(), *self._agreed.values()),
-            destinations=self.destinations,
             heard_of=self.heard_of,
         )
-
-    def destinations_that_differ(self) -> dict[str, list[str]]:
-        """Peer → patterns whose policies it has otherwise than this node, or only one of both has; members only.
-
-        A peer that has not yet heard that the mesh has definitions of policies, or has heard it first, is not compared.
-        """
-        found: dict[str, list[str]] = {}
-        own = self.destinations
-        for peer in self.peers:
-            standing = self._standings.get(peer)
-            if standing is not None and standing.destinations is not None and standing.destinations != own:
-                theirs = standing.destinations
-                if (REPLICATED in own) != (REPLICATED in theirs):
-                    continue
-                found[peer] = sorted(name for name in {*own, *theirs} if own.get(name) != theirs.get(name))
-        return found
 
     # What changes
 

@@ -9,14 +9,14 @@ from qmq.config import LimitSettings
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.runtime.contexts import Engine, Tasks
 from qmq.gateways.rules import Rules
-from qmq.mesh.membership.members import LiveMembership
-from qmq.sessions.clients.access import Access, permissions_of
+from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.login import Logins
 from qmq.settings.definitions.deleted_queues import DeletedQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
 from qmq.settings.definitions.queue_watchers import QueueWatchers
 from qmq.settings.definitions.schemas import SchemaDefinitions
+from qmq.settings.definitions.users import UserDefinitions
 from qmq.settings.limits.holdings import Holdings
 from qmq.settings.limits.usage import ClientUsages
 
@@ -28,7 +28,6 @@ class EffectsContext(Engine, Tasks, Protocol):
     rules: Rules
     policies: Policies
     checkpoints: Checkpoints
-    members: LiveMembership
     logins: Logins
     access: Access
     usages: ClientUsages
@@ -38,6 +37,7 @@ class EffectsContext(Engine, Tasks, Protocol):
     deleted_queues: DeletedQueues
     queue_watchers: QueueWatchers
     schemas: SchemaDefinitions
+    user_definitions: UserDefinitions
 
 
 class DefinitionEffects:
@@ -52,15 +52,14 @@ class DefinitionEffects:
         context.rules.generation += 1
         context.schemas.follow()
         context.checkpoints.schedule()
-        context.members.destinations_changed()
         context.spawn(partial(follow_rules, context.broker.queues))
 
     def users_changed(self) -> None:
-        """Users, groups or permissions have changed; `settings` has those that count."""
+        """Users, groups or permissions have changed."""
         context = self._context
-        settings = context.settings
-        context.logins.change(settings.users, context.limits)
-        context.access.change(settings.users, permissions_of(settings))
+        found = context.user_definitions
+        context.logins.change(found.users, context.limits)
+        context.access.change(found.users, found.permissions)
         self.user_limits_changed()
 
     def user_limits_changed(self) -> None:

@@ -17,7 +17,7 @@ import trio
 from qmq.config import NodeSettings, PeersFile
 from qmq.engine.runtime.local_socket import LocalListener
 from qmq.environment import Environment
-from qmq.errors import ConfigError, DiskFull, Refused
+from qmq.errors import DiskFull
 from qmq.node.parts import NodeParts
 from qmq.node.restore import restore
 from qmq.protocols import PROTOCOLS
@@ -49,7 +49,7 @@ class Node(NodeParts):
         local_socket: Path | None = None,
     ) -> None:
         super().__init__(settings, peers, store, environment, trusts_clock=trusts_clock)
-        self.file_definitions = FileDefinitions(self.definitions, settings.name)
+        self.file_definitions = FileDefinitions(self.definitions)
         self._forces_definitions = forces_definitions
         self._local_socket = local_socket
         self._restore()
@@ -107,7 +107,7 @@ class Node(NodeParts):
                     self.has_asked_peers = True
                     listeners: list[Callable[[], None]] = []
                     if not self.is_stopping:
-                        await self._apply_file()
+                        await self.file_definitions.apply(self.settings, is_forced=self._forces_definitions)
                         self.deleted_queues.begin()
                         self.declarations_changed(list(self.declared_queues.texts))
                         listeners += await self._listen_locally(serving)
@@ -115,7 +115,7 @@ class Node(NodeParts):
                         if self.certificates.expiries():
                             serving.start_soon(self.certificate_expiry.run)
                         self.is_listening = True
-                        note_openness(self.settings)
+                        note_openness(self.settings, self.user_definitions.users)
                     task_status.started()
                     await self._stop.wait()
                     self.is_listening = False
@@ -152,14 +152,6 @@ class Node(NodeParts):
                 learning.start_soon(self.host.learn_interest, mesh, self.settings.mesh.interest_confirm_seconds)
                 learning.start_soon(self.definition_sync.before_clients)
             until_stop.cancel_scope.cancel()
-
-    async def _apply_file(self) -> None:
-        """Apply `[definitions]` of the node file. Raises ConfigError."""
-        settings = self.settings
-        try:
-            await self.file_definitions.apply(settings.definitions, is_forced=self._forces_definitions)
-        except Refused as error:
-            raise ConfigError([f"{settings.source}: definitions: {error.message}"]) from error
 
     async def _cancel_at_stop(self, scope: trio.CancelScope) -> None:
         await self._stop.wait()

@@ -66,6 +66,7 @@ from qmq.sessions.clients.traffic import Traffic
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.deleted_queues import DeletedQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
+from qmq.settings.definitions.file_entries import new_entries
 from qmq.settings.definitions.live import LiveDefinitions
 from qmq.settings.definitions.paused_queues import PausedQueues
 from qmq.settings.definitions.policies import KIND as POLICY
@@ -107,20 +108,21 @@ class NodeParts(NodeServices):
         self.store = store
         self.software = f"qmq/{__version__}"
         self.policies = Policies(self)
-        self.definitions = LiveDefinitions(self, store.recovered.definitions)
+        self.definitions = LiveDefinitions(
+            self, store.recovered.definitions, new_entries(settings, store.recovered.definitions)[0]
+        )
         self.paused_queues = PausedQueues(self)
-        self.declared_queues = DeclaredQueues(self, settings)
+        self.declared_queues = DeclaredQueues(self)
         self.holdings = Holdings(self)
         self.declared_queues.check_room = self.holdings.check_room
         self.policy_of = self.policies.of
-        self.routing = RoutingDefinitions(self, settings)
+        self.routing = RoutingDefinitions(self)
         self.vhosts = VhostDefinitions(self, self.routing.table)
-        self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self, settings)
-        self.user_definitions = UserDefinitions(self, settings)
-        self.limit_definitions = LimitDefinitions(self, settings)
+        self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self)
+        self.user_definitions = UserDefinitions(self)
+        self.limit_definitions = LimitDefinitions(self)
         self.schemas = SchemaDefinitions(self)
         self.limits_of = self.limit_definitions.of
-        self.settings = self.limit_definitions.join(self.user_definitions.join(settings))
         self.certificates = Certificates()
         self.certificate_expiry = CertificateExpiry(self.certificates, environment, self)
         self.mesh: Mesh | None = None
@@ -182,8 +184,9 @@ class NodeParts(NodeServices):
         self.rules = self.policies.gateway_rules(self.routing.table)
         self.admission = Admission(self.limits)
         checks = login_checks(self, self.settings)
-        self.logins = Logins(self.settings.users, self.limits, self.environment, checks, self.limits_of)
-        self.access = Access(self, self.settings)
+        users = self.user_definitions
+        self.logins = Logins(users.users, self.limits, self.environment, checks, self.limits_of)
+        self.access = Access(self, self.settings.authentication, users.users, users.permissions)
         self.rights_of = self.access.rights_of
         self.check_admitted = self.access.check_admitted
         self.groups_of = self.access.groups_of
@@ -326,9 +329,6 @@ class NodeParts(NodeServices):
 
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})
-
-    def destinations_reported(self) -> Mapping[str, str]:
-        return self.policy_kind.fingerprints()
 
     async def bring_up_stores(self) -> bool:
         await self.flushed()

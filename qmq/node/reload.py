@@ -11,42 +11,27 @@ the next moments, because there may be a hundred thousand of them:
 - Nodes that the peers file adds are dialled, changed addresses are dialled again, links with nodes that it omits end.
   `qmq.config.peers` says which changes it may make.
 - Certificates renewed in their files are used from then on; a change of the file names needs a restart.
-- The last user is removed only if the file says `anonymous = true`: nothing opens a node by the way.
-- A removed user is disconnected with an ERROR. So is a client without login when there are users now. A subscription
-  that is not allowed any more ends (`qmq.sessions.clients.access`). A user whose password has changed stays until the
-  connection ends.
+- Entries of `[definitions]` that have changed are applied, like changes by an operator.
 
 `qmq.config.difference.CHANGES_LIVE` lists what is reloadable, and `take_up` applies it.
 """
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from qmq.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
 from qmq.config import NodeSettings, PeersFile
-from qmq.config.authentication import asks_others
 from qmq.config.difference import difference, peers_difference
 from qmq.config.peers import check_change
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.errors import ConfigError, Refused
-from qmq.sessions.clients.access import permissions_of
-from qmq.settings.definitions.declared_queues import KIND as QUEUE
-from qmq.settings.definitions.users import USER
-from qmq.settings.routing.definitions import BINDING, EXCHANGE
+from qmq.errors import ConfigError
 
 if TYPE_CHECKING:
     from qmq.node.node import Node
 
 Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
 """Reads the files again. Blocks; raises ConfigError with all mistakes."""
-
-WOULD_OPEN: Final = (
-    "users: must name at least one user: without users every client of this machine could do everything. If that is "
-    "what you want, set anonymous = true at each listener, and restart the node"
-)
-SECTIONS: Final = {"queues": QUEUE, "exchanges": EXCHANGE, "bindings": BINDING}
-"""Sections of the node file, and the kinds of definitions that they begin with."""
 
 log = logging.getLogger("qmq.reload")
 
@@ -89,20 +74,13 @@ class Reloader:
         stuck = [f"{change}, which needs a restart" for change in changes if change.needs_restart]
         if stuck:
             return self._refuse(stuck)
-        if self._would_open(settings):
-            return self._refuse([WOULD_OPEN])
-        fitting = self._fit(settings)
         try:
-            node.file_definitions.check(settings.definitions)
-        except Refused as error:
-            return self._refuse([f"{settings.source}: definitions: {error.message}"])
+            node.file_definitions.check(settings)
+        except ConfigError as error:
+            return self._refuse(error.diagnostics)
         await node.logins.refresh()
-        take_up(node, fitting)
-        await node.file_definitions.apply(settings.definitions)
-        node.policy_kind.log_without_effect([change.key for change in changes])
-        node.user_definitions.log_without_effect([change.key for change in changes])
-        node.limit_definitions.log_without_effect([change.key for change in changes])
-        self._log_without_effect([change.key for change in changes])
+        take_up(node, self._fit(settings))
+        await node.file_definitions.apply(settings)
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         node.certificate_expiry.wake()
@@ -124,13 +102,6 @@ class Reloader:
             log.exception("! reload: the files cannot be checked, and the node goes on as it is")
             raise ConfigError([f"the files cannot be checked: {error!r}"]) from error
 
-    def _would_open(self, settings: NodeSettings) -> bool:
-        """Whether the last user of the file is removed, and a listener would then serve every client by default."""
-        if not self._settings.users or settings.users or self._node.definitions.is_seeded(USER):
-            return False
-        has_logins = asks_others(settings.authentication)
-        return any(one.anonymous is None and one.serves_anonymous(has_users=has_logins) for one in settings.listeners)
-
     def _refuse(self, reasons: list[str]) -> bool:
         for reason in reasons:
             log.error("! reload: %s", reason)
@@ -138,14 +109,6 @@ class Reloader:
         more = f" (and {count - 1} more, see the log)" if count > 1 else ""
         self._refused.show([f"the configuration was not applied: {reasons[0]}{more}"])
         return False
-
-    def _log_without_effect(self, changed: list[str]) -> None:
-        for key in changed:
-            kind = SECTIONS.get(key.partition("[")[0])
-            if kind is not None and self._node.definitions.is_seeded(kind):
-                log.warning(
-                    "! %s has no effect, unless it is locked: the mesh has definitions of the kind %s", key, kind
-                )
 
     def _log(self, changes: list[str]) -> None:
         for change in changes:
@@ -159,20 +122,16 @@ def _counted(changes: int) -> str:
 
 def take_up(node: "Node", settings: NodeSettings) -> None:
     """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
-    settings = node.limit_definitions.join(node.user_definitions.join(node.policy_kind.join(settings)))
+    settings = node.policy_kind.join(settings)
     limits = settings.limits
     node.settings = settings
     node.limits = limits
     node.wire_limits = wire_limits(limits)
     bound_clients(node.rules, limits)
-    node.declared_queues.take_up(settings)
-    node.routing.take_up(settings)
     node.schemas.follow()
     node.rules.generation += 1
     node.broker.limit(broker_limits(limits))
     node.checkpoints.schedule()
-    node.members.destinations_changed()
     node.admission.change(limits)
-    node.logins.change(settings.users, limits)
-    node.access.change(settings.users, permissions_of(settings))
+    node.logins.change(node.user_definitions.users, limits)
     node.user_limits_changed()

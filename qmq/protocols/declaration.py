@@ -54,7 +54,7 @@ class ListenerSettings(Section):
                 why = f"passwords would cross the network to {address} in clear"
                 raise ValueError(f"must be true, unless tls is set: {why}")
         elif key == "anonymous" and value and is_reachable:
-            raise ValueError(f"must be false: {address} can be reached from other machines; add [[users]] instead")
+            raise ValueError(f"must be false: {address} can be reached from other machines; add users instead")
 
 
 class LoginlessListenerSettings(ListenerSettings):

@@ -20,6 +20,7 @@ from qmq.node.node import Node
 from qmq.storage.format.settings import StoreSettings as StoreSettings
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store
+from tests.support.defined import defined
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 
@@ -76,7 +77,7 @@ class Mesh:
             data=Path("unused"),
             stomp=(ListenerSettings(address=Address(host, PORT), anonymous=not self._settings.get("users")),),
             mesh=MESH,
-            **self._settings,
+            **defined(**self._settings),
         )
         store = open_memory_store(disk, node=name, settings=StoreSettings(segment_bytes_max=1 << 20))
         peers = self._peers if len(self.names) > 1 else None

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.config import DestinationPolicy, DestinationSettings, load_node
+from qmq.config import DestinationPolicy, DestinationSettings, LimitSettings, NodeSettings, load_node
+from qmq.config.definition_values import check_policies
 from qmq.config.destinations.policy import DEFAULT_DEAD_LETTER, KEYS, REASONS
 from qmq.config.destinations.settings import CACHED_MAX
 from qmq.errors import ConfigError
@@ -184,7 +185,7 @@ def test_two_policies_for_one_pattern_are_refused(tmp_path: Path) -> None:
     same = policy('pattern = "/queue/a"')
 
     assert diagnostics_of(tmp_path, same + policy('pattern = "/queue/a*"') + same) == [
-        "FILE:6: destinations.policies[2].pattern = '/queue/a': must not have two policies"
+        "FILE:5: destinations.policies[2]: must not have two entries for /queue/a"
     ]
 
 
@@ -210,7 +211,7 @@ def test_also_the_default_is_refused_where_it_means_nothing(tmp_path: Path) -> N
 def test_every_key_has_a_kind_and_every_reason_a_key() -> None:
     keys = {key for of_kind in KEYS.values() for key in of_kind}
 
-    assert keys == set(DestinationPolicy.keys()) - {"pattern", "locked"}
+    assert keys == set(DestinationPolicy.keys()) - {"pattern"}
     for kind, key in REASONS:
         assert key in keys and key not in KEYS[kind]
 
@@ -226,20 +227,20 @@ def test_dead_letters_and_children_go_to_one_queue(tmp_path: Path, key: str, nam
     assert ": must be " in diagnostic
 
 
-@pytest.mark.parametrize("limits", ["", "[limits]\ndestination_bytes_max = 1024\n"])
-def test_dead_letters_and_children_have_names_that_clients_may_use(tmp_path: Path, limits: str) -> None:
-    bytes_max = 1024 if limits else 255
+@pytest.mark.parametrize("limits", [{}, {"destination_bytes_max": 1024}])
+def test_dead_letters_and_children_have_names_that_clients_may_use(limits: dict[str, int]) -> None:
+    bytes_max = limits.get("destination_bytes_max", 255)
     name = "/queue/" + "é" * ((bytes_max - 7) // 2)
-    dead = policy(f'pattern = "/queue/a"\ndead_letter = "{name}éé"')
-    child = policy(f'pattern = "/fanout/f"\nchildren = ["{name}", "{name}éé"]')
+    dead = DestinationPolicy(pattern="/queue/a", dead_letter=f"{name}éé")
+    child = DestinationPolicy(pattern="/fanout/f", children=(name, f"{name}éé"))
 
-    places = [diagnostic.partition(" = ")[0] for diagnostic in diagnostics_of(tmp_path, limits + dead + child)]
-    (said, _) = diagnostics_of(tmp_path, limits + dead + child)
+    with pytest.raises(ConfigError) as refused:
+        check_policies(NodeSettings(limits=LimitSettings(**limits)), [dead, child])
 
-    line = limits.count("\n")
-    assert places == [
-        f"FILE:{line + 3}: destinations.policies[0].dead_letter",
-        f"FILE:{line + 6}: destinations.policies[1].children[1]",
+    (said, _) = refused.value.diagnostics
+    assert [one.partition(" = ")[0] for one in refused.value.diagnostics] == [
+        "policies: destinations.policies[0].dead_letter",
+        "policies: destinations.policies[1].children[1]",
     ]
     assert said.endswith(f": must have at most {bytes_max} bytes (limits.destination_bytes_max)")
 
@@ -329,15 +330,18 @@ def test_without_creation_on_use_an_exchange_needs_no_policy() -> None:
     settings_of(DestinationPolicy(pattern="/queue/a", dead_letter="/exchange/x"), create_on_use=False)
 
 
-def test_without_creation_on_use_dead_letters_and_children_must_be_covered(tmp_path: Path) -> None:
-    text = "[destinations]\ncreate_on_use = false\n"
-    text += policy('pattern = "/queue/a"\ndead_letter = "/queue/typo"')
-    text += policy('pattern = "/fanout/f"\nchildren = ["/queue/a", "/queue/none", "/queue/dead-letters"]')
+def test_without_creation_on_use_dead_letters_and_children_must_be_covered() -> None:
+    settings = NodeSettings(destinations=DestinationSettings(create_on_use=False))
+    dead = DestinationPolicy(pattern="/queue/a", dead_letter="/queue/typo")
+    child = DestinationPolicy(pattern="/fanout/f", children=("/queue/a", "/queue/none", "/queue/dead-letters"))
 
-    assert diagnostics_of(tmp_path, text) == [
-        "FILE:5: destinations.policies[0].dead_letter = '/queue/typo': unknown dead letter: must have a policy, "
+    with pytest.raises(ConfigError) as refused:
+        check_policies(settings, [dead, child])
+
+    assert refused.value.diagnostics == [
+        "policies: policies[0].dead_letter = '/queue/typo': unknown dead letter: must have a policy, "
         "because create_on_use is false",
-        "FILE:8: destinations.policies[1].children[1] = '/queue/none': unknown child: must have a policy, "
+        "policies: policies[1].children[1] = '/queue/none': unknown child: must have a policy, "
         "because create_on_use is false",
     ]
 

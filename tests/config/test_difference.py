@@ -15,13 +15,14 @@ from qmq.config import (
     load_peers,
 )
 from qmq.config.difference import CHANGES_LIVE, difference, peers_difference
+from tests.support.defined import defined
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$rIZkf2r0BOgSJIHMhh1F6w$BqqNGrp1o7YEvQMCcvmzZjzpeuGHXTctXHU5i2Ada/8"
 PLAIN = NodeSettings()
 
 
 def policies(*written: DestinationPolicy) -> NodeSettings:
-    return NodeSettings(destinations=DestinationSettings(policies=written))
+    return NodeSettings(**defined(destinations=DestinationSettings(policies=written)))
 
 
 def words(old: NodeSettings, new: NodeSettings) -> list[str]:
@@ -42,46 +43,26 @@ def test_a_change_names_its_key_and_both_values() -> None:
     ]
 
 
-def test_a_policy_is_known_by_its_pattern_and_not_by_its_place() -> None:
+def test_a_definition_is_known_by_its_name_and_not_by_its_place() -> None:
     first, second = DestinationPolicy(pattern="/queue/a"), DestinationPolicy(pattern="/queue/b", priority=7)
 
     assert words(policies(first, second), policies(second, first)) == []
     assert words(policies(first, second), policies(DestinationPolicy(pattern="/queue/b", priority=8))) == [
-        "destinations.policies[/queue/a]: {} → (absent)",
-        "destinations.policies[/queue/b].priority: 7 → 8",
-    ]
-
-
-def test_a_new_policy_is_shown_with_what_it_says() -> None:
-    fanout = DestinationPolicy(pattern="/fanout/f", children=("/queue/a", "/queue/b"), retention_bytes=5)
-
-    assert words(PLAIN, policies(fanout)) == [
-        'destinations.policies[/fanout/f]: (absent) → { retention_bytes = 5, children = ["/queue/a", "/queue/b"] }'
-    ]
-
-
-def test_saying_the_default_dead_letter_queue_is_a_change_because_it_means_more() -> None:
-    unsaid, said = (
-        DestinationPolicy(pattern="/queue/a"),
-        DestinationPolicy(pattern="/queue/a", dead_letter="/queue/dead-letters"),
-    )
-
-    assert (unsaid.keeps_dropped, said.keeps_dropped) == (False, True)
-    assert words(policies(unsaid), policies(said)) == [
-        'destinations.policies[/queue/a].dead_letter: "/queue/dead-letters" (by default) → "/queue/dead-letters"'
+        "definitions[policy /queue/a]: {} → (absent)",
+        "definitions[policy /queue/b]: { priority = 7 } → { priority = 8 }",
     ]
 
 
 def test_secrets_are_never_shown() -> None:
-    old = NodeSettings(users=(User(name="ann", password_hash=HASH), User(name="bob", password_hash=HASH)))
-    new = NodeSettings(users=(User(name="ann", password_hash=HASH + "x"), User(name="cy", password_hash=HASH)))
+    old = NodeSettings(**defined(users=(User(name="ann", password_hash=HASH), User(name="bob", password_hash=HASH))))
+    new = NodeSettings(**defined(users=(User(name="ann", password_hash=HASH + "x"), User(name="cy"))))
 
     found = words(old, new)
 
     assert found == [
-        "users[ann].password_hash: changed",
-        "users[bob]: { password_hash = (hidden) } → (absent)",
-        "users[cy]: (absent) → { password_hash = (hidden) }",
+        "definitions[user ann]: changed",
+        'definitions[user bob]: { password_hash = "(hidden)" } → (absent)',
+        "definitions[user cy]: (absent) → {}",
     ]
     assert "argon2" not in "".join(f"{change.old}{change.new}" for change in difference(old, new))
 
@@ -94,22 +75,21 @@ def test_a_section_that_comes_or_goes_is_shown_whole() -> None:
     ]
 
 
-def test_destinations_and_users_can_change_while_running_and_what_is_built_at_start_cannot() -> None:
+def test_destinations_and_definitions_can_change_while_running_and_what_is_built_at_start_cannot() -> None:
     new = NodeSettings(
         name="b",
         mesh=MeshSettings(beat_seconds=1.0),
-        users=(User(name="ann", password_hash=HASH),),
         limits=LimitSettings(queue_messages_max=5, commit_pending_bytes_max=5),
-        destinations=DestinationSettings(create_on_use=False, policies=(DestinationPolicy(pattern="/queue/a"),)),
+        destinations=DestinationSettings(create_on_use=False),
+        definitions={"policy": {"/queue/a": {}}},
     )
 
     assert {change.key: change.needs_restart for change in difference(PLAIN, new)} == {
         "name": True,
-        "users[ann]": False,
+        "definitions[policy /queue/a]": False,
         "limits.queue_messages_max": False,
         "limits.commit_pending_bytes_max": True,
         "destinations.create_on_use": False,
-        "destinations.policies[/queue/a]": False,
         "mesh.beat_seconds": True,
     }
 

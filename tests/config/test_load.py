@@ -261,27 +261,23 @@ def test_a_listener_off_loopback_without_tls_must_say_that_it_is_insecure(write:
     assert not load_node(write(f"{listener}{tls}{users}")).stomp[0].insecure
 
 
-def test_a_user_without_password_needs_a_listener_that_takes_users_from_certificates(write: Write) -> None:
-    users = '[[users]]\nname = "ann"\n'
+def test_a_listener_that_takes_users_from_certificates_needs_an_authority(write: Write) -> None:
+    users = "[definitions.user.ann]\n"
     listener = '[[stomp]]\naddress = "127.0.0.1:1"\ncertificate_user = "san"\n'
     tls = 'tls = { certificate = "c", key = "k", ca = "a" }\n'
 
-    assert diagnostics_of(write(users)) == [
-        "FILE:1: users: must have a password_hash for 'ann', or a listener certificate_user"
-    ]
     assert diagnostics_of(write(f"{listener}{users}"))[0] == (
         "FILE:3: stomp[0].certificate_user = 'san': "
         "must be left out, unless tls has ca: only a checked certificate names a user"
     )
-    assert load_node(write(f"{listener}{tls}{users}")).users[0].password_hash is None
+    assert load_node(write(f"{listener}{tls}{users}")).definitions == {"user": {"ann": {}}}
 
 
 PERMISSION_MISTAKES = [
-    ('user = "bob"\nallow = ["send"]', "permissions[0].user = 'bob': must be a user of [[users]], or anonymous"),
-    ('group = "bills"\nallow = ["send"]', "permissions[0].group = 'bills': must be a group of at least one user"),
     (
         'group = "administrator"\ndeny = ["send"]',
-        "permissions[0].group = 'administrator': must be another group: an administrator may always do everything",
+        "definitions: permission group:administrator deny send /queue/a: group: must be another group: "
+        "an administrator may always do everything",
     ),
     ('allow = ["send"]', "permissions[0]: must have either user or group"),
     ('user = "ann"\ngroup = "billing"\nallow = ["send"]', "permissions[0]: must have either user or group"),
@@ -317,14 +313,6 @@ def test_a_permission_has_the_patterns_of_policies(write: Write, pattern: str) -
     assert f"permissions[0].destinations[1] = {pattern!r}: must " in diagnostic
 
 
-def test_permissions_without_users_are_refused_because_they_would_change_nothing(write: Write) -> None:
-    row = '[[permissions]]\nuser = "anonymous"\nallow = ["send"]\ndestinations = ["/*"]\n'
-
-    (diagnostic,) = diagnostics_of(write(row))
-
-    assert "permissions[0].user = 'anonymous': must be left out without [[users]]" in diagnostic
-
-
 @pytest.mark.parametrize("name", ["anonymous", "local-administrator"])
 def test_a_user_has_no_name_that_qmq_itself_uses(write: Write, name: str) -> None:
     (diagnostic,) = diagnostics_of(write(f'[[users]]\nname = "{name}"\npassword_hash = "{HASH}"\n'))
@@ -344,7 +332,7 @@ def test_an_anonymous_listener_off_loopback_is_refused(write: Write, address: st
 
 def test_a_listener_without_possible_login_is_refused(write: Write) -> None:
     assert diagnostics_of(write('[[stomp]]\naddress = "0.0.0.0:61613"\ninsecure = true\n')) == [
-        "FILE: users: must name at least one user: no client could log in at 0.0.0.0:61613"
+        "FILE: definitions: must name at least one user: no client could log in at 0.0.0.0:61613"
     ]
 
 
@@ -379,7 +367,7 @@ def test_two_users_of_one_name_are_refused(write: Write) -> None:
 
     (diagnostic,) = diagnostics_of(write(user + user))
 
-    assert "two users named 'ann'" in diagnostic
+    assert "users[1]: must not have two entries for ann" in diagnostic
 
 
 def test_mesh_tls_needs_the_certificate_of_an_authority(write: Write) -> None:
@@ -521,7 +509,7 @@ def test_a_receipt_for_more_disks_than_the_mesh_has_is_an_error(tmp_path: Path) 
         load(node, peers, "a")
     assert [diagnostic.partition(": ")[2] for diagnostic in error.value.diagnostics] == [
         'mesh.receipt = "replicas=3" asks for more nodes than the mesh has; the most is "replicas=2"',
-        'destinations.policies: /queue/a: receipt = "replicas=4" asks for more nodes than the mesh has; '
+        'definitions: policy /queue/a: receipt = "replicas=4" asks for more nodes than the mesh has; '
         'the most is "replicas=2"',
     ]
 

@@ -26,6 +26,7 @@ from qmq.storage.format.settings import StoreSettings
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store
 from tests.node.rig import Client, eventually
+from tests.support.defined import defined
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 
@@ -185,16 +186,17 @@ class MeshRig:
             http=(HttpListenerSettings(address=Address(host_of(self.names.index(name)), WEB_PORT)),),
             limits=self._limits,
             mesh=self._mesh.replace(self.mesh_changes.get(name, {})),
-            **{
-                **self._settings,
-                **({"destinations": self.destinations[name]} if name in self.destinations else {}),
-            },
+            **defined(
+                **{
+                    **self._settings,
+                    **({"destinations": self.destinations[name]} if name in self.destinations else {}),
+                }
+            ),
         )
         if file is None:
             return settings
-        sections = ("queues", "exchanges", "bindings", "users", "permissions", "definitions")
-        settings.read_from(Path(file.source))
-        return settings.replace({section: getattr(file, section) for section in sections})
+        settings.read_from(Path(file.source), file.old_entries, file.notes)
+        return settings.replace({"definitions": file.definitions})
 
     def _make(self, name: str, peers: PeersFile) -> Node:
         host = host_of(self.names.index(name))

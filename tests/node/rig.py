@@ -8,13 +8,14 @@ from typing import Any
 import trio
 
 from qmq.broker.messages.send_options import times_of
-from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings, User
+from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
 from qmq.environment import Pipe
 from qmq.node.node import Node
 from qmq.storage.format.settings import StoreSettings
 from qmq.wire.stomp import Connection, Frame, Role
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store
+from tests.support.defined import defined
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 
@@ -27,7 +28,8 @@ ANSWER_SECONDS = 30.0
 class Rig:
     """The node under test; `disk` outlives it, so a second `run` is a restart."""
 
-    def __init__(self, *, users: tuple[User, ...] = (), anonymous: bool | None = None, **settings: Any) -> None:
+    def __init__(self, *, anonymous: bool | None = None, **settings: Any) -> None:
+        """`settings` may have what `defined` makes definitions of."""
         limits = {"farewell_seconds": 1.0, "drain_seconds": 1.0, **settings.pop("limits", {})}
         self.fabric = Fabric(random.Random("rig"))
         self.disk = MemoryDisk()
@@ -35,8 +37,7 @@ class Rig:
             name="a",
             stomp=(ListenerSettings(address=Address(HOST, PORT), anonymous=anonymous),),
             limits=LimitSettings(**limits),
-            users=users,
-            **settings,
+            **defined(**settings),
         )
         self.lives = 0
         self.skew_us = 0

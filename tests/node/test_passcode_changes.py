@@ -1,17 +1,20 @@
 """A changed passcode ends what was logged in with the old one, in each protocol, and nothing else."""
 
-import trio
+from contextlib import AsyncExitStack
+
 from trio.testing import MockClock
 
 from qmq.config import Address, User
 from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.protocols.http.listener import HttpListenerSettings
-from tests.node.rig import HOST, Client, Rig, send, subscribe
-from tests.node.test_reload import ANN, reloader
+from qmq.sessions.clients.admission import LOGINS_AT_ONCE
+from tests.node.rig import HOST, Client, Rig, eventually, send, subscribe
+from tests.node.test_reload import ANN
 from tests.protocols.amqp import rig as amqp_rig
 from tests.protocols.beanstalk.rig import BEANSTALK_PORT, BeanstalkClient
 from tests.protocols.http import rig as web_rig
 from tests.protocols.http.rig import WEB_PORT, basic
+from tests.support.defined import redefine
 
 ADMIN = ANN.replace({"groups": ("administrator",)})
 BOB = ADMIN.replace({"name": "bob"})
@@ -55,7 +58,7 @@ async def test_each_connection_of_the_user_ends_and_no_other(autojump_clock: Moc
         tab = await web_rig.dial(rig)
         assert (await tab.get("/v1/console/login", cookie=cookie)).facts["user"] == "ann"
 
-        assert await reloader(rig, users=(CHANGED, BOB)).reload()
+        await redefine(rig.alive, users=(CHANGED, BOB))
 
         assert await error_of(stomp) == CODE
         for client in (idle, waiting, pulling, page, tab):
@@ -71,15 +74,15 @@ async def test_each_connection_of_the_user_ends_and_no_other(autojump_clock: Moc
 async def test_a_login_whose_check_was_over_before_the_change_ends_too(autojump_clock: MockClock) -> None:
     async with every_listener(ADMIN, BOB).run() as rig:
         turns = rig.alive.admission.turns
-        async with trio.open_nursery() as nursery:
-            async with turns:
-                client = await rig.dial()
-                await client.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
-                await trio.testing.wait_all_tasks_blocked(0.1)
+        async with AsyncExitStack() as stack:
+            for _ in range(LOGINS_AT_ONCE):
+                await stack.enter_async_context(turns)
+            client = await rig.dial()
+            await client.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
+            await eventually(lambda: turns.statistics().tasks_waiting == 1)
 
-                assert await reloader(rig, users=(CHANGED, BOB)).reload()
+            await redefine(rig.alive, users=(CHANGED, BOB))
 
-            nursery.cancel_scope.cancel()
         assert await error_of(client) == CODE
 
 

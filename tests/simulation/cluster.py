@@ -40,6 +40,7 @@ from tests.simulation.operations import GUARDED, HASH, READER
 from tests.simulation.pauses import HOST, Pauses
 from tests.simulation.plan import Family, Plan
 from tests.simulation.reports.trace import Trace
+from tests.support.defined import defined
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 
@@ -150,7 +151,7 @@ class Member:
         self._settings = NodeSettings(
             name=name,
             data=Path("unused"),
-            **_access(plan, Address(self.host, CLIENT_PORT)),
+            **defined(**_access(plan, Address(self.host, CLIENT_PORT))),
             storage=StorageSettings(
                 checkpoint_bytes=plan.checkpoint_bytes,
                 journal_keep_bytes=plan.journal_keep_bytes,

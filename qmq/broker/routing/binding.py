@@ -31,6 +31,9 @@ HEADERS: Final = "headers"
 EXCHANGE_KEYS: Final = ("type", "alternate", "internal", "delayed")
 """Of the definition of an exchange."""
 
+BINDING_KEYS: Final = ("source", "queue", "exchange", "key", "arguments")
+"""Of the definition of a binding."""
+
 
 class Exchange(NamedTuple):
     """`alternate` gets what no binding of this exchange matches; "": such messages are dropped.
@@ -114,7 +117,7 @@ def read_exchange(name: str, value: Mapping[str, Any]) -> Exchange:
 
 def read_binding(value: Mapping[str, Any]) -> Binding:
     """The binding that a definition describes. Raises Refused."""
-    _check_keys("binding", value, ("source", "queue", "exchange", "key", "arguments"))
+    _check_keys("binding", value, BINDING_KEYS)
     source, queue, exchange, key = value.get("source"), value.get("queue"), value.get("exchange"), value.get("key", "")
     if not isinstance(source, str) or not _is_source(source):
         raise _bad("binding: source must be /topic/NAME or a pattern of topics, /fanout/NAME, or /exchange/NAME")

@@ -11,13 +11,12 @@ import click
 
 from ..client import Endpoint
 from ..options import client_options, json_option, together
-from ..output import print_json, printable
+from ..output import print_json, printable, show_table
 from ..passwords import hash_of, password_on_stdin
 from .request import (
     ask,
     list_command,
     read_values,
-    show_rows,
     warn_of_closing,
 )
 from .verb import Asked, change_options
@@ -42,10 +41,10 @@ def list_users(node: Endpoint, as_json: bool) -> None:
     facts = ask(node, "definitions/list/user")
     rows = [_row(one) for one in facts["definitions"]]
     if as_json:
-        print_json({"users": rows, "seeded": facts.get("seeded", True)})
+        print_json({"users": rows})
         return
     cells = [[row["name"], "yes" if row["password"] else "no", " ".join(row["groups"])] for row in rows]
-    show_rows(facts, "user", ["USER", "PASSWORD", "GROUPS"], cells)
+    show_table(["USER", "PASSWORD", "GROUPS"], cells)
 
 
 @users.command("add")
@@ -115,7 +114,7 @@ def list_permissions(facts: dict[str, Any]) -> None:
     for value in (one["value"] for one in facts["definitions"]):
         word = "allow" if "allow" in value else "deny"
         rows.append([word, _subject(value), ",".join(value[word]), " ".join(value["destinations"])])
-    show_rows(facts, "permission", ["", "SUBJECT", "ACTIONS", "PATTERN"], rows)
+    show_table(["", "SUBJECT", "ACTIONS", "PATTERN"], rows)
 
 
 @permissions.command
@@ -188,7 +187,7 @@ def list_limits(facts: dict[str, Any]) -> None:
     rows = [
         [one["name"], " ".join(f"{key}={value}" for key, value in one["value"].items())] for one in facts["definitions"]
     ]
-    show_rows(facts, "limit", ["SUBJECT", "LIMITS"], rows)
+    show_table(["SUBJECT", "LIMITS"], rows)
 
 
 @limits.command("set")

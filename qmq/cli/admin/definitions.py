@@ -21,7 +21,6 @@ from .request import (
     list_command,
     read_values,
     show_left_behind,
-    show_rows,
     warn_of_closing,
 )
 from .verb import Asked, change_options
@@ -120,7 +119,7 @@ def policies() -> None:
 def list_policies(facts: dict[str, Any]) -> None:
     """List the policies, and what they set."""
     rows = [[row["name"], " ".join(f"{k}={_text(v)}" for k, v in row["value"].items())] for row in facts["definitions"]]
-    show_rows(facts, "policy", ["PATTERN", "VALUES"], rows)
+    show_table(["PATTERN", "VALUES"], rows)
 
 
 @policies.command("set")

@@ -10,7 +10,7 @@ import click
 from ..client import Endpoint, Headers
 from ..options import check_kind as check_kind
 from ..options import client_options, json_option
-from ..output import Failed, print_json, printable, show_table
+from ..output import Failed, print_json, printable
 
 ANSWERS = "/temp-queue/answers"
 JOB_SECONDS = 3600.0
@@ -115,10 +115,3 @@ def read_values(given: tuple[str, ...]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             values[key] = text
     return values
-
-
-def show_rows(facts: Mapping[str, Any], kind: str, heads: list[str], rows: list[list[str]]) -> None:
-    """Print the definitions of one kind, and whether they are those of the node file."""
-    show_table(heads, rows)
-    if not facts.get("seeded", True):
-        click.echo(f"qmq: these are from the node file: no {kind} was changed at run time", err=True)

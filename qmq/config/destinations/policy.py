@@ -1,4 +1,4 @@
-"""`[[destinations.policies]]`: how destinations of one name or prefix are stored, bounded and served.
+"""Policies: how destinations of one name or prefix are stored, bounded and served.
 
 A policy is for one name, or for all names with a common prefix (`/queue/jobs.*`). A key without a meaning for the kind
 of destination is refused, because the operator expects an effect of it.
@@ -6,7 +6,7 @@ of destination is refused, because the operator expects an effect of it.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -38,7 +38,7 @@ SCHEMA_NAME_RULE = "1 to 127 characters out of A-Z, a-z, 0-9, _, - and ., the fi
 MESSAGE_SCHEMA = "message.avsc"
 """The one that is predefined: of messages in Avro files."""
 
-# The keys that apply to each kind. `pattern` and `locked` apply to all.
+# The keys that apply to each kind. `pattern` applies to all.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "/queue/": (
         "durable",
@@ -154,16 +154,9 @@ def kind_prefix(destination: str) -> str:
 
 
 class DestinationPolicy(Section):
-    """One `[[destinations.policies]]`: how the destinations that match `pattern` are kept, bounded and served."""
-
-    name_key: ClassVar[str] = "pattern"
-    """The key that says what the entry is about."""
-    own_keys: ClassVar[tuple[str, ...]] = ("pattern", "locked")
-    """Those that do not depend on the kind of destination."""
+    """How the destinations that match `pattern` are kept, bounded and served."""
 
     pattern: Annotated[str, _read_pattern]
-    locked: bool = False
-    """This entry of the node file counts, and the mesh's definition of this pattern does not."""
 
     schema: Annotated[str, _read_schema_name] | None = None
     """The Avro schema that the body of each SEND must fit; None: bodies are not looked at."""
@@ -242,10 +235,10 @@ class DestinationPolicy(Section):
         return f"{self.dead_letter}/{self.dead_letter_routing_key}"
 
     def is_explicit(self, key: str) -> bool:
-        return key not in ("dead_letter", "locked") or key in self.set_keys
+        return key != "dead_letter" or key in self.set_keys
 
     def effective_keys(self) -> Sequence[str]:
-        return ("pattern", "locked", *KEYS[kind_prefix(self.pattern)])
+        return ("pattern", *KEYS[kind_prefix(self.pattern)])
 
     def named_queues(self) -> list[tuple[tuple[str | int, ...], str]]:
         """The queues that this policy names: (location of the name, name)."""
@@ -262,12 +255,12 @@ class DestinationPolicy(Section):
 
     @classmethod
     def before(cls, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-        pattern = values.get(cls.name_key)
+        pattern = values.get("pattern")
         kind = kind_prefix(pattern) if isinstance(pattern, str) else ""
         if kind not in KEYS:
             return values, {}
         misplaced = {}
-        for key in values.keys() & cls.keys().keys() - {*cls.own_keys, *KEYS[kind]}:
+        for key in values.keys() & cls.keys().keys() - {"pattern", *KEYS[kind]}:
             homes = [home for home, keys in KEYS.items() if key in keys]
             reason = REASONS.get((kind, key), f"it is for {homes[0]} destinations")
             misplaced[key] = f"must be left out under {kind}: {reason}"
@@ -302,7 +295,7 @@ class DestinationPolicy(Section):
 QUEUE_DEFAULT = DestinationPolicy(pattern="/queue/*")
 FANOUT_DEFAULT = DestinationPolicy(pattern="/fanout/*")
 TOPIC_DEFAULT = DestinationPolicy(pattern="/topic/*")
-# These have no policies in files: they live in memory and end with their session.
+# These have no policies: they live in memory and end with their session.
 TEMPORARY_DEFAULT = QUEUE_DEFAULT.replace(
     {"pattern": "/temp-queue/*", "durable": False, "delivery_limit": 0, "dead_letter": ""}
 )

@@ -1,7 +1,7 @@
-"""`[destinations]`: which destinations are created, and which policy each has.
+"""Which destinations are created (`[destinations]`), and which policy each has, as definitions say.
 
-The policy with exactly the name of a destination applies, else the one with the longest matching prefix. The order in
-the file has no effect, and policies are not merged. `policy_of` always returns a policy: the defaults if none matches.
+The policy with exactly the name of a destination applies, else the one with the longest matching prefix. Their order
+has no effect, and policies are not merged. `policy_of` always returns a policy: the defaults if none matches.
 
 Surprising: a message that fails in a dead letter queue must not return to it. If a queue is the dead letter queue of
 its own policy, `policy_of` gives it a policy without delivery limit and expiry.
@@ -29,7 +29,7 @@ class PolicyTable:
         self._cache: dict[str, DestinationPolicy] = {}
 
     def written_for(self, destination: str) -> DestinationPolicy | None:
-        """The policy in the file; None if none matches."""
+        """The policy that was defined; None if none matches."""
         found = self._exact.get(destination)
         if found is not None:
             return found
@@ -66,7 +66,7 @@ class PolicyTable:
 
 
 class DestinationSettings(Section):
-    """`[destinations]`: which destinations exist, and their policies."""
+    """Which destinations exist, and their policies. A node file has `create_on_use` alone."""
 
     create_on_use: bool = True
     """False: only destinations that a policy matches exist, and the default dead letter queue."""

@@ -11,7 +11,6 @@ synced. In each case promises may be lost, so the node becomes a learner again.
 
 import logging
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -39,7 +38,6 @@ from qmq.storage.catalog.facts import (
 FAREWELL_SECONDS = 1.0
 """For a retired node to be notified before its links end. It then stops by itself."""
 
-DIFFER = "destinations-differ"
 """Code of the condition."""
 
 NAMES_SENT = 3
@@ -91,9 +89,6 @@ class MembershipContext(Engine, Committing, MeshPeers, Reporting, Tasks, Protoco
 
     def members_changed(self) -> None: ...
 
-    def destinations_reported(self) -> Mapping[str, str]:
-        """See `Standing.destinations`."""
-
     def stop(self) -> None: ...
 
 
@@ -115,8 +110,6 @@ class LiveMembership:
             is_learner=LEARNER in facts,
             retired=retirements_of(facts),
         )
-        self.membership.destinations = context.destinations_reported()
-        self._differing = ConditionGroup(context, DIFFER)
         self._learning = ConditionGroup(context, "new-disk")
         self._replaced = ConditionGroup(context, "new-disk")
         self._restored = ConditionGroup(context, "old-disk")
@@ -197,7 +190,6 @@ class LiveMembership:
             self.remember({DISK + peer: standing.disk})
         self._check_retirements()
         self._waker.wake()  # Check again later, in case a retirement is in dispute.
-        self._check_destinations()
         if counted != membership.counts(peer):
             log.info("= %s %s", peer, "is a learner: it does not count" if counted else "counts from now on")
             if not counted and peer in self._new_disks:
@@ -211,21 +203,6 @@ class LiveMembership:
         if membership.heard_of != heard_of:
             self._send_membership()
         self._check_meeting(peer)
-
-    def destinations_changed(self) -> None:
-        """The node file was read again, or policies of the mesh have changed."""
-        before, self.membership.destinations = self.membership.destinations, self._context.destinations_reported()
-        self._check_destinations()
-        if self.membership.destinations != before:
-            self._send_membership()
-
-    def _check_destinations(self) -> None:
-        """Raise conditions while policies differ: otherwise the treatment of a message would depend on its node."""
-        differing: list[str] = []
-        for peer, names in self.membership.destinations_that_differ().items():
-            more = f" and {len(names) - NAMES_SENT} more" if len(names) > NAMES_SENT else ""
-            differing.append(f"{peer} has other policies than this node for {', '.join(names[:NAMES_SENT])}{more}")
-        self._differing.show(differing)
 
     def knows(self, peer: str, vector: Vector) -> None:
         """`peer` had this vector when the link to it began."""
@@ -386,7 +363,6 @@ class LiveMembership:
 
     def _obey(self) -> None:
         context = self._context
-        self._check_destinations()
         context.members_changed()
         if context.mesh is not None and self._peers is not None:
             context.mesh.take_up(self._peers)

@@ -27,7 +27,6 @@ from qmq.replication.protocol.fields import (
     NODE,
     NUMBER,
     ORIGIN,
-    TEXT,
     TRUTH,
     VECTOR,
     Field,
@@ -54,11 +53,6 @@ NAMES_MAX: Final = 1000
 """Of one list, and of retired nodes: far beyond what a mesh has in its life, and a bound all the same."""
 
 DISK_CHARACTERS_MAX: Final = 100
-
-PRINTS_MAX: Final = 1001
-"""Of destinations; a node that has more policies sends one for all."""
-
-PRINT_CHARACTERS_MAX: Final = 64
 
 KIND_CHARACTERS_MAX: Final = 32
 
@@ -101,14 +95,15 @@ OFFERS: Final = Field(values.offers_of, values.pack_offers)
 PATTERN: Final = Field(values.pattern_of)
 REASON: Final = Field(values.back_of)
 RELEASED: Final = struct(Term, number=NUMBER, server=NODE)
+HOPS: Final = map_of(NODE, from_to(1), NAMES_MAX)
+"""Behind an element in which earlier versions reported their policies."""
 STANDING: Final = spread(
     Standing,
     listing=spread(Listing, version=NUMBER, names=set_of(NODE, NAMES_MAX)),
     disk=text_of(DISK_CHARACTERS_MAX),
     is_learner=TRUTH,
     retired=list_of(Field(values.retirement_of, values.pack_retirement, 3), tuple, NAMES_MAX),
-    destinations=optional(map_of(TEXT, text_of(PRINT_CHARACTERS_MAX), PRINTS_MAX)),
-    heard_of=map_of(NODE, from_to(1), NAMES_MAX),
+    heard_of=Field(lambda _, hops: HOPS.check(hops), lambda hops: [None, dict(hops)], 2),
 )
 REQUEST: Final = spread(frames.PeerRequest, kind=text_of(KIND_CHARACTERS_MAX), body=BYTES)
 BEAT: Final = spread(

@@ -1,4 +1,4 @@
-"""The permissions of this node: the table of `qmq.access`, filled from the settings, and its effect on live sessions.
+"""The permissions of this node: the table of `qmq.access`, filled from definitions, and its effect on live sessions.
 
 `Access.change` is the one way to new users, groups and permissions. It re-checks every session: a subscription that is
 not allowed any more ends with ERROR `not-allowed`, and what it had in flight is requeued. A session whose user has
@@ -6,7 +6,7 @@ another passcode than the one it logged in with ends.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from qmq.access.rights import AccessTable, Rights
@@ -14,7 +14,7 @@ from qmq.access.rules import ANONYMOUS, Action, Permission, Principal
 from qmq.auth.credentials import CERTIFICATE, USERS
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
-from qmq.config import NodeSettings, User
+from qmq.config import AuthenticationSettings, NodeSettings, User
 from qmq.config.authentication import asks_others, asks_users
 from qmq.config.secrecy import readable_hashes
 from qmq.engine.runtime.contexts import Committing, Engine
@@ -37,14 +37,20 @@ class AccessContext(Engine, Committing, Protocol):
 class Access:
     """The users, groups and permissions of one node."""
 
-    def __init__(self, context: AccessContext, settings: NodeSettings) -> None:
+    def __init__(
+        self,
+        context: AccessContext,
+        authentication: Sequence[AuthenticationSettings],
+        users: Iterable[User],
+        permissions: Iterable[Permission],
+    ) -> None:
         self._context = context
         self._table = AccessTable()
         self._users: dict[str, str | None] = {}
         """User → the hash of its passcode."""
-        self._asks_others = asks_others(settings.authentication)
-        self._has_user_logins = asks_users(settings.authentication)
-        self._take(settings.users, permissions_of(settings))
+        self._asks_others = asks_others(authentication)
+        self._has_user_logins = asks_users(authentication)
+        self._take(users, permissions)
 
     def _take(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
         # Else another login with the name of a user would have its groups.
@@ -61,10 +67,7 @@ class Access:
 
     def change(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
         """Let these count from now on, also for clients that are connected and their subscriptions. Never waits."""
-        had_users = bool(self._users)
         self._take(users, permissions)
-        if had_users and not self._users and not self._asks_others:
-            log.info(OPEN)
         for session in list(self._context.sessions.values()):
             try:
                 self.check_admitted(session)
@@ -127,15 +130,10 @@ class Access:
         self._context.submit(out)
 
 
-def permissions_of(settings: NodeSettings) -> list[Permission]:
-    """The `[[permissions]]` of the node file."""
-    return [row.permission for row in settings.permissions]
-
-
-def note_openness(settings: NodeSettings) -> None:
+def note_openness(settings: NodeSettings, users: Sequence[User]) -> None:
     """Log that the node has no users, and what that means; its listeners are all on loopback then. And that other users
     of the machine can read the hashes of passcodes."""
     if note := readable_hashes(settings):
         log.warning("! %s", note)
-    if not settings.users and not asks_others(settings.authentication):
+    if not users and not asks_others(settings.authentication):
         log.info(OPEN)

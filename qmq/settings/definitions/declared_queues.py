@@ -1,7 +1,7 @@
 """The kind `queue`: queues that clients or operators have declared, with rules of their own.
 
-A declaration sets keys of policies. For these keys it wins over the policy that matches the queue, and a locked entry
-of the node file wins over both (`DeclaredQueues.under`). A queue that is not declared exists from its first use on.
+A declaration sets keys of policies. For these keys it wins over the policy that matches the queue
+(`DeclaredQueues.under`). A queue that is not declared exists from its first use on.
 
 Surprising: a declaration is parsed when its queue is first used, because there may be a hundred thousand of them.
 """
@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 from qmq.access.rules import RESERVED_NAMES
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.table import RoutingTable
-from qmq.config import DestinationPolicy, NodeSettings
-from qmq.config.definition_values import join_declared, queue_values, read_queue
+from qmq.config import DestinationPolicy
+from qmq.config.definition_values import join_declared, read_queue
 from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
 from qmq.config.destinations.policy import is_exchange, last_queue, too_long
 from qmq.definitions.definition import Key, text_of
@@ -64,9 +64,8 @@ class DeclaredQueues:
 
     names_destinations = True
 
-    def __init__(self, context: DeclaredContext, file: NodeSettings) -> None:
+    def __init__(self, context: DeclaredContext) -> None:
         self._context = context
-        self._read_file(file)
         self.texts: dict[str, str] = {}
         self.on_deleted: Callable[[Iterable[str]], None] = lambda queues: None
         """Called with queues whose declaration was deleted."""
@@ -79,7 +78,7 @@ class DeclaredQueues:
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
         context.definitions.kinds[KIND] = self
-        self.texts.update(self._counting())
+        self._take(one.key.name for one in context.definitions.of_kind(KIND))
 
     def under(self, queue: str, policy: DestinationPolicy) -> DestinationPolicy:
         """What applies to `queue`, where `policy` matches it. Queues with the same of both share one object."""
@@ -117,8 +116,8 @@ class DeclaredQueues:
         return "" if text is None or DECLARED_BY not in text else _owner(text)
 
     def begun_by(self, queue: str) -> str | None:
-        """The user that declared the queue first, "" for none. None: it is not declared, or by a file for ever."""
-        return self.owner_of(queue) if queue in self.texts and queue not in self._locked else None
+        """The user that declared the queue first, "" for none. None: it is not declared."""
+        return self.owner_of(queue) if queue in self.texts else None
 
     def may_own(self, queue: str, user: str | None) -> bool:
         """Whether the queue, which belongs to no user, can belong to this one."""
@@ -160,7 +159,7 @@ class DeclaredQueues:
         return keys + [Key(BINDING, one.name) for one in self._context.routing.table.bindings_to(queue)]
 
     def check_deletion(self, queue: str) -> None:
-        """Raises Refused if a definition of `queue` is locked in the node file."""
+        """Raises Refused if the definitions of `queue` cannot be deleted."""
         self._context.definitions.check(dict.fromkeys(self.definitions_of(queue)))
 
     async def delete(
@@ -230,25 +229,8 @@ class DeclaredQueues:
             self._check_dead_letter(name, checked)
         return checked
 
-    def seeds(self) -> Mapping[str, Value]:
-        return self._seeds
-
-    def locked(self) -> Mapping[str, Value]:
-        return self._locked
-
-    def take_up(self, file: NodeSettings) -> None:
-        """The node file says this now."""
-        if file.queues != self._file.queues:
-            self._read_file(file)
-            self.changed([])
-
     def changed(self, names: Collection[str]) -> None:
         context = self._context
-        # What only a file said, or says no more, was deleted by no operator: its messages stay.
-        deleted = names
-        if not names:
-            now = self._counting()
-            names = [name for name in {**self.texts, **now} if self.texts.get(name) != now.get(name)]
         before = [self.texts.get(name, "") for name in names]
         self._take(names)
         texts = [*before, *(self.texts.get(name, "") for name in names)]
@@ -259,34 +241,14 @@ class DeclaredQueues:
         queues = context.broker.queues
         queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
         self.on_changed(names)
-        self.on_deleted([name for name in deleted if name not in self.texts])
+        self.on_deleted([name for name in names if name not in self.texts])
 
     # Inside
 
-    def _read_file(self, file: NodeSettings) -> None:
-        self._file = file
-        self._seeds = {entry.name: queue_values(entry) for entry in file.queues}
-        self._locked = {entry.name: self._seeds[entry.name] for entry in file.queues if entry.locked}
-
-    def _counting(self) -> dict[str, str]:
-        """The declarations that count now."""
-        definitions = self._context.definitions
-        texts: dict[str, str] = {}
-        if definitions.is_seeded(KIND):
-            present = definitions.table.present()
-            texts = {one.key.name: one.text for one in present if one.key.kind == KIND and one.text is not None}
-        file = self._locked if definitions.is_seeded(KIND) else self._seeds
-        return {**texts, **{name: text_of(Key(KIND, name), value) for name, value in file.items()}}
-
-    def _take(self, names: Collection[str]) -> None:
-        definitions = self._context.definitions
-        file = self._locked if definitions.is_seeded(KIND) else self._seeds
+    def _take(self, names: Iterable[str]) -> None:
         for name in names:
-            key = Key(KIND, name)
-            found = definitions.table.get(key)
-            if name in file:
-                self.texts[name] = text_of(key, file[name])
-            elif found is None or found.text is None:
+            found = self._context.definitions.get(Key(KIND, name))
+            if found is None or found.text is None:
                 self.texts.pop(name, None)
             else:
                 self.texts[name] = found.text
@@ -318,21 +280,9 @@ class DeclaredQueues:
         for (key, *_), name in policy.named_queues():
             if why := too_long(name, bytes_max):
                 raise Refused("bad-definition", f"{KIND} {queue}: {key}: {why}")
-        self._check_locked(queue, policy)
         self._check_receipt(queue, policy)
         text_of(Key(KIND, queue), values)
         return values
-
-    def _check_locked(self, queue: str, policy: DestinationPolicy) -> None:
-        settings = self._context.settings
-        entry = settings.destinations.policy_of(queue)
-        for name in sorted(policy.set_keys & entry.set_keys - {"pattern"} if entry.locked else ()):
-            if getattr(policy, name) != getattr(entry, name):
-                raise Refused(
-                    "locked",
-                    f"{KIND} {queue}: {name} is {json.dumps(getattr(entry, name))} by the policy {entry.pattern}, "
-                    f"which is locked in {settings.source}",
-                )
 
     def _check_receipt(self, queue: str, policy: DestinationPolicy) -> None:
         copies = int((policy.receipt or "").partition("=")[2] or 0)

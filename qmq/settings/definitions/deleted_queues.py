@@ -193,11 +193,8 @@ class DeletedQueues:
         return not is_consumed and not is_undated
 
     def _deletion(self, name: str) -> Definition | None:
-        """The present tombstone; None if the queue is declared again, or locked here, or its tombstone is forgotten."""
-        definitions = self._context.definitions
-        if name in definitions.kinds[KIND].locked():
-            return None
-        found = definitions.table.by_key.get(Key(KIND, name))
+        """The present tombstone; None if the queue is declared again, or its tombstone is forgotten."""
+        found = self._context.definitions.table.by_key.get(Key(KIND, name))
         return found if found is not None and found.text is None else None
 
     def _is_heard(self, node: str) -> bool:

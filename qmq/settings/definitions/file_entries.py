@@ -5,6 +5,10 @@ later change or deletion by an operator stays. The memory is definitions, too, o
 are in one change with the entries, and go to all nodes: an entry that another node has applied meanwhile is not applied
 again, and a node with a new disk remembers.
 
+Entries of old sections (`qmq.config.old_sections`) did not count where operators had changed definitions of their kind.
+When a node reads them for the first time in this way, such entries are remembered and not applied. They are no change
+by an operator either, so that nodes of earlier versions still read their own files.
+
 Surprising: to leave an entry out of the file deletes nothing. When it comes back, it is applied again.
 """
 
@@ -13,8 +17,11 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
+from qmq.config import NodeSettings
 from qmq.definitions.definition import Definition, Key, text_of
-from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
+from qmq.definitions.table import DefinitionTable
+from qmq.errors import ConfigError, Refused
+from qmq.settings.definitions.live import CHANGED, Changes, LiveDefinitions, Value
 
 APPLIED: Final = "applied by "
 """Begins the kinds of the memory: then the name of the node, and the kind of the entry. A node of an older version
@@ -23,65 +30,109 @@ keeps them and passes them on.
 
 log = logging.getLogger("qmq.definitions")
 
-Entries = Mapping[str, Mapping[str, Value]]
-"""Kind → name → value, as the file has them."""
+
+def new_entries(file: NodeSettings, table: DefinitionTable, *, is_forced: bool = False) -> tuple[Changes, Changes]:
+    """The entries of the node file to apply, and what changes in the memory. Raises ConfigError."""
+    memory = _memory(table)
+    first_read = Key(CHANGED, f"old sections of {file.name}")
+    kept = {kind for kind in file.definitions if Key(CHANGED, kind) in table.by_key and first_read not in table.by_key}
+    changes: dict[Key, Value | None] = {}
+    notes: dict[Key, Value | None] = {first_read: {}} if file.old_entries and first_read not in table.by_key else {}
+    for key, value in _entries(file):
+        note = {"hash": _hash(file, key, value)}
+        known = memory.get(key, {})
+        own = known.get(file.name)
+        is_applied = any(one.value == note and (own is None or one.version >= own.version) for one in known.values())
+        is_kept = own is None and key.kind in kept and key in file.old_entries
+        if is_forced or not (is_applied or is_kept):
+            changes[key] = value
+        if is_forced or own is None or own.value != note:
+            notes[_note_key(file, key)] = note
+    for key, known in memory.items():
+        if file.name in known and key.name not in file.definitions.get(key.kind, {}):
+            notes[_note_key(file, key)] = None
+    return changes, notes
 
 
 class FileDefinitions:
     """What one node does with the entries of its file."""
 
-    def __init__(self, definitions: LiveDefinitions, node: str) -> None:
+    def __init__(self, definitions: LiveDefinitions) -> None:
         self._definitions = definitions
-        self._node = node
 
-    def check(self, entries: Entries) -> None:
-        """Raises Refused for the first entry that has changed and cannot be applied."""
-        changes, _ = self._decide(entries, is_forced=False)
-        self._definitions.check(changes)
+    def check(self, file: NodeSettings) -> None:
+        """Raises ConfigError for the first entry that has changed and cannot be applied."""
+        definitions = self._definitions
+        changes, _ = new_entries(file, definitions.table)
+        definitions.expect(changes)
+        try:
+            definitions.check(changes)
+        except Refused as error:
+            raise _mistake(file, error) from error
+        finally:
+            definitions.expect({})
 
-    async def apply(self, entries: Entries, *, is_forced: bool = False) -> int:
+    async def apply(self, file: NodeSettings, *, is_forced: bool = False) -> int:
         """Apply what has changed in the file, all of it or nothing, or with `is_forced` every entry.
 
-        Durable on return: how many definitions differ from before. Raises Refused.
+        Durable on return: how many definitions differ from before. Raises ConfigError.
         """
-        changes, notes = self._decide(entries, is_forced=is_forced)
-        if not notes:
-            return 0
-        report = await self._definitions.change(changes, notes=notes)
+        for note in file.notes:
+            log.warning("! %s", note)
+        definitions = self._definitions
+        changes, notes = new_entries(file, definitions.table, is_forced=is_forced)
+        definitions.expect(changes)
+        try:
+            # What a peer has applied or deleted is expected no more.
+            definitions.publish()
+            if not notes:
+                return 0
+            self._log_what_stays(file, changes, notes)
+            marked = {key.kind for key in changes if key not in file.old_entries}
+            report = await definitions.change(changes, notes=notes, marked=marked)
+        except Refused as error:
+            raise _mistake(file, error) from error
+        finally:
+            definitions.expect({})
         log.info("= definitions of the node file: %d applied, %d have changed", len(changes), report.changed)
         return report.changed
 
-    def _decide(self, entries: Entries, *, is_forced: bool) -> tuple[Changes, Changes]:
-        """The entries to apply, and what changes in the memory."""
-        memory = self._memory()
-        changes: dict[Key, Value | None] = {}
-        notes: dict[Key, Value | None] = {}
-        for kind, of_kind in entries.items():
-            for name, value in of_kind.items():
-                key = Key(kind, name)
-                note = {"hash": blake2b(text_of(key, value).encode(), digest_size=16).hexdigest()}
-                known = memory.get(key, {})
-                own = known.get(self._node)
-                is_applied = any(
-                    one.value == note and (own is None or one.version >= own.version) for one in known.values()
-                )
-                if is_forced or not is_applied:
-                    changes[key] = value
-                if is_forced or own is None or own.value != note:
-                    notes[self._note_key(key)] = note
-        for key, known in memory.items():
-            if self._node in known and key.name not in entries.get(key.kind, {}):
-                notes[self._note_key(key)] = None
-        return changes, notes
+    def _log_what_stays(self, file: NodeSettings, changes: Changes, notes: Changes) -> None:
+        """Log for which entries the file does not say what the mesh has."""
+        keys = {_note_key(file, key): key for key, _ in _entries(file)}
+        for noted, note in notes.items():
+            if note is None:
+                key = Key(noted.kind.partition(f" {file.name} ")[2], noted.name)
+                if self._definitions.get(key) is not None:
+                    log.warning("! %s is not in the node file any more, and stays defined until it is deleted", key)
+            elif noted in keys and keys[noted] in file.old_entries and keys[noted] not in changes:
+                log.warning("! %s of the node file is not applied: the mesh has its own", keys[noted])
 
-    def _memory(self) -> dict[Key, dict[str, Definition]]:
-        """What each node has applied of each entry."""
-        found: dict[Key, dict[str, Definition]] = {}
-        for one in self._definitions.table.present():
-            if one.key.kind.startswith(APPLIED):
-                node, _, kind = one.key.kind.removeprefix(APPLIED).partition(" ")
-                found.setdefault(Key(kind, one.key.name), {})[node] = one
-        return found
 
-    def _note_key(self, key: Key) -> Key:
-        return Key(f"{APPLIED}{self._node} {key.kind}", key.name)
+def _entries(file: NodeSettings) -> list[tuple[Key, Value]]:
+    return [(Key(kind, name), value) for kind, of_kind in file.definitions.items() for name, value in of_kind.items()]
+
+
+def _hash(file: NodeSettings, key: Key, value: Value) -> str:
+    try:
+        return blake2b(text_of(key, value).encode(), digest_size=16).hexdigest()
+    except Refused as error:
+        raise _mistake(file, error) from error
+
+
+def _mistake(file: NodeSettings, error: Refused) -> ConfigError:
+    return ConfigError([f"{file.source}: definitions: {error.message}"])
+
+
+def _memory(table: DefinitionTable) -> Mapping[Key, dict[str, Definition]]:
+    """What each node has applied of each entry."""
+    found: dict[Key, dict[str, Definition]] = {}
+    for one in table.present():
+        if one.key.kind.startswith(APPLIED):
+            node, _, kind = one.key.kind.removeprefix(APPLIED).partition(" ")
+            found.setdefault(Key(kind, one.key.name), {})[node] = one
+    return found
+
+
+def _note_key(file: NodeSettings, key: Key) -> Key:
+    return Key(f"{APPLIED}{file.name} {key.kind}", key.name)

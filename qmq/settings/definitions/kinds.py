@@ -19,12 +19,6 @@ class DefinitionKind(Protocol):
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         """The changes of one request, by name, in canonical form. Raises Refused; then nothing changes anywhere."""
 
-    def seeds(self) -> Mapping[str, Value]:
-        """What the files of this node say, for a mesh that has no definitions of this kind."""
-
-    def locked(self) -> Mapping[str, Value]:
-        """Those of the seeds that count on this node for ever, whatever the mesh defines."""
-
     def changed(self, names: Collection[str]) -> None:
         """These definitions have changed, here or on another node. The table has the present ones."""
 
@@ -38,14 +32,10 @@ class SimpleKind:
         changed: Callable[[Collection[str]], None],
         *,
         names_destinations: bool = False,
-        seeds: Callable[[], Mapping[str, Value]] = dict,
-        locked: Callable[[], Mapping[str, Value]] = dict,
     ) -> None:
         self.names_destinations = names_destinations
         self._check_one = check_one
         self.changed = changed
-        self.seeds = seeds
-        self.locked = locked
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         return {name: None if value is None else self._check_one(name, value) for name, value in changes.items()}

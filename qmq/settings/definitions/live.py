@@ -4,12 +4,11 @@ A change is decided at once, on any node, and answered when it is durable here. 
 peers. With `quorum` the answer waits until a majority of the members has it durably. If that takes too long, the answer
 says so, and the change stands all the same.
 
-A `DefinitionKind` (`kinds`) knows what the definitions of its kind mean. The first change of a kind also writes the
-**seeds** of that kind: the entries in the files of this node. From then on the definitions of the mesh count, and the
-files do not.
+A `DefinitionKind` (`kinds`) knows what the definitions of its kind mean. The first change of a kind by an operator
+also writes a mark (`CHANGED`). Nodes of earlier versions read their own files until they know it.
 
-Surprising: a seed has the time 0. So nodes that write seeds at the same time, each on its side of a network partition,
-never undo a change by an operator.
+Surprising: entries of the node file that are about to be applied (`pending`) count from the start on, unless the mesh
+has a definition of that name. So no user is missing, and no message is treated by other rules, for a moment.
 """
 
 import logging
@@ -26,7 +25,7 @@ from qmq.definitions.table import DefinitionTable
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.engine.runtime.log_events import about
 from qmq.errors import ConfigError, Refused
-from qmq.model.dots import Vector
+from qmq.model.dots import Origin, Vector
 from qmq.settings.definitions.kinds import DefinitionKind
 from qmq.settings.definitions.kinds import Value as Value
 from qmq.storage.format.definition_record import pack_definition
@@ -38,8 +37,8 @@ SPREAD_SECONDS: Final = 1.0
 QUORUM_SECONDS: Final = 5.0
 """For which a change with `quorum` waits for a majority."""
 
-SEEDED: Final = "seeded"
-"""Kind of the marks that a kind has been seeded; no operator changes them."""
+CHANGED: Final = "seeded"
+"""Kind of the marks that operators have changed definitions of a kind; no operator changes them."""
 
 AUTHOR: Final = "author of "
 """Begins the kinds of definitions that name the user that declared something. They are written and deleted with what
@@ -84,9 +83,10 @@ class DefinitionsContext(Engine, Committing, MeshPeers, Reporting, Protocol):
 class LiveDefinitions:
     """`table` is live. A part of the node that follows a kind adds it to `kinds`."""
 
-    def __init__(self, context: DefinitionsContext, table: DefinitionTable) -> None:
+    def __init__(self, context: DefinitionsContext, table: DefinitionTable, pending: Changes) -> None:
         self._context = context
         self.table = table
+        self._pending: dict[Key, Definition] = {}
         self.kinds: dict[str, DefinitionKind] = {}
         self.fits: list[Callable[[Mapping[Key, Value | None]], None]] = []
         """Checks of all changes of a request together, for kinds that depend on each other. Each raises Refused."""
@@ -94,11 +94,12 @@ class LiveDefinitions:
         """What a request of a user also writes again, as it is: changes at other nodes at once do not change it then,
         unless they are later."""
         self.needs: dict[str, str] = {}
-        """Kind → the kind that its definitions name: the seeds of both are written together."""
+        """Kind → the kind that its definitions name: both are marked together."""
         self.authored: set[str] = set()
         """Kinds of which each definition has an author."""
         self.news: dict[Key, None] = {}
         """Keys that have changed since the last `publish`."""
+        self.expect(pending)
         self.unrecorded: dict[Key, Version] = {}
         """Changes that a peer has answered with, and whose records have not arrived."""
         self._copies_changed = trio.Event()
@@ -119,13 +120,14 @@ class LiveDefinitions:
         guard: Callable[[], None] | None = None,
         deletes_unknown: bool = False,
         notes: Changes | None = None,
+        marked: Collection[str] | None = None,
     ) -> ChangeReport:
         """Make all of these changes, durably, or none. Raises Refused; then nothing has changed.
 
         `guard` is called when they are decided, and may raise Refused. What is so already is written with a later
         version, unless all members say that they know of none: a later one may be on its way, and this change is the
         later one of the two. `deletes_unknown`: to delete what this node does not know is no error. `notes` are written
-        in the same batch, unchecked.
+        in the same batch, unchecked. `marked`: only these kinds have been changed by an operator.
         """
         context = self._context
         try:
@@ -138,10 +140,10 @@ class LiveDefinitions:
             guard()
         checked = self.check(changes, deletes_unknown=deletes_unknown)
         out = Outcome(now_us=context.environment.now_us())
-        for kind in {key.kind: None for key in checked}:
-            if kind in self.needs:
-                self._seed(self.needs[kind], out)
-            self._seed(kind, out)
+        for kind in {key.kind: None for key in checked} if marked is None else marked:
+            for mark in (Key(CHANGED, one) for one in (self.needs.get(kind), kind) if one is not None):
+                if mark not in self.table.by_key:
+                    self._write(mark, "{}", out)
         same = self._unchanged(checked)
         kept = [key for keep in self.kept for key in keep(checked, user)]
         for key, value in checked.items():
@@ -177,8 +179,7 @@ class LiveDefinitions:
                 raise Refused("bad-definition", f"{key.kind}: a name has 1 to {NAME_BYTES_MAX} bytes")
             if value is not None:
                 text_of(key, value)  # Before the kind looks at it: no kind expects great depth.
-            is_unknown = self.table.get(key) is None and self.value(key) is None
-            if value is None and is_unknown and not deletes_unknown:
+            if value is None and not deletes_unknown and self.get(key) is None:
                 raise Refused("unknown-definition", f"there is no {key}")
             by_kind.setdefault(key.kind, {})[key.name] = value
         checked = {
@@ -189,10 +190,9 @@ class LiveDefinitions:
         for key, value in checked.items():
             if value is not None:
                 text_of(key, value)
-        self._check_unlocked(checked)
         for check_fit in self.fits:
             check_fit(checked)
-        self.table.check_room([*checked, *(Key(kind, name) for kind in by_kind for name in self._pending_seeds(kind))])
+        self.table.check_room(checked)
         return checked
 
     def author_of(self, key: Key) -> str:
@@ -200,12 +200,32 @@ class LiveDefinitions:
         found = self.table.get(_author_key(key))
         return "" if found is None or found.value is None else str(found.value.get("user", ""))
 
+    def expect(self, pending: Changes) -> None:
+        """These entries of the node file are about to be applied, and those before no more. The caller publishes."""
+        origin = Origin("", 0)
+        self.news |= {key: None for key in self._pending if key not in pending and key not in self.table.by_key}
+        self._pending = {
+            key: Definition(key, Version(0, 0, origin, 0), text_of(key, value), None)
+            for key, value in pending.items()
+            if value is not None
+        }
+
+    def is_expected(self, key: Key) -> bool:
+        """Whether the node file has this entry, which is about to be applied."""
+        return key in self._pending
+
+    def get(self, key: Key) -> Definition | None:
+        """The definition; None if there is none, or it is deleted."""
+        return self.table.get(key) if key in self.table.by_key else self._pending.get(key)
+
+    def of_kind(self, kind: str) -> list[Definition]:
+        """The definitions of a kind, in no order."""
+        pending = [one for key, one in self._pending.items() if key.kind == kind and key not in self.table.by_key]
+        return [*(one for one in self.table.present() if one.key.kind == kind), *pending]
+
     def values(self, kind: str) -> dict[str, Value]:
-        """The definitions of a kind that count on this node, by name."""
-        if self.is_seeded(kind):
-            of_mesh = {one.key.name: one.value or {} for one in self.table.of_kind(kind)}
-            return {**of_mesh, **self.kinds[kind].locked()}
-        return dict(self.kinds[kind].seeds())
+        """The same by name, sorted."""
+        return {one.key.name: one.value or {} for one in sorted(self.of_kind(kind))}
 
     def read_all(self, kind: str, read: Callable[[str, Value], S]) -> tuple[S, ...]:
         """The same as `read` returns them, without those that this version cannot read."""
@@ -220,16 +240,12 @@ class LiveDefinitions:
 
     def value(self, key: Key) -> Value | None:
         """The same of one; None: there is none."""
-        kind = self.kinds[key.kind]
-        if not self.is_seeded(key.kind):
-            return kind.seeds().get(key.name)
-        locked = kind.locked().get(key.name)
-        found = self.table.get(key) if locked is None else None
-        return locked if found is None else found.value
+        found = self.get(key)
+        return None if found is None else found.value
 
-    def is_seeded(self, kind: str) -> bool:
-        """Whether the mesh has definitions of this kind, so that files do not count."""
-        return Key(SEEDED, kind) in self.table.by_key
+    def has_changed(self, kind: str) -> bool:
+        """Whether an operator has ever changed definitions of this kind."""
+        return Key(CHANGED, kind) in self.table.by_key
 
     # From peers
 
@@ -283,10 +299,8 @@ class LiveDefinitions:
             by_kind.setdefault(kind, []).append(name)
         self.news = {}
         for kind, names in by_kind.items():
-            # The mark that a kind is seeded changes what counts of it.
-            for followed in names if kind == SEEDED else [kind]:
-                if followed in self.kinds:
-                    self.kinds[followed].changed([] if kind == SEEDED else names)
+            if kind in self.kinds:
+                self.kinds[kind].changed(names)
 
     def copies_changed(self) -> None:
         """A peer has reported what is durable there."""
@@ -300,33 +314,9 @@ class LiveDefinitions:
         found = {key: self.table.get(key) for key in checked}
         return {key for key, known in found.items() if (None if known is None else known.text) == texts[key]}
 
-    def _check_unlocked(self, changes: Changes) -> None:
-        """Refuse to change what the node file locks. Other nodes may; here the file counts."""
-        for kind in {key.kind: None for key in changes}:
-            locked = self.kinds[kind].locked()
-            for key, value in changes.items() if locked else ():
-                if key.kind == kind and key.name in locked and value != locked[key.name]:
-                    raise Refused("locked", f"{key} is locked: locked = true in {self._context.settings.source}")
-
-    def _pending_seeds(self, kind: str) -> Mapping[str, Value]:
-        return {} if self.is_seeded(kind) else self.kinds[kind].seeds()
-
-    def _seed(self, kind: str, out: Outcome) -> None:
-        """Write the seeds of a kind, if the mesh has none of its definitions."""
-        if self.is_seeded(kind):
-            return
-        for name, value in self.kinds[kind].seeds().items():
-            key = Key(kind, name)
-            if key not in self.table.by_key:
-                self._write(key, text_of(key, value), out, is_seed=True)
-        self._write(Key(SEEDED, kind), "{}", out, is_seed=True)
-
-    def _write(self, key: Key, text: str | None, out: Outcome, *, is_seed: bool = False) -> None:
-        origin, sequence = self._context.origin, self._context.broker.next_sequence
+    def _write(self, key: Key, text: str | None, out: Outcome) -> None:
         known = self.table.by_key.get(key)
-        version = Version(0, 0, origin, sequence)
-        if not is_seed:
-            version = self.table.next_version(out.now_us, origin, sequence)
+        version = self.table.next_version(out.now_us, self._context.origin, self._context.broker.next_sequence)
         self._record(Definition(key, version, text, None if known is None else known.version), out)
 
     def _note_author(self, key: Key, user: str | None, out: Outcome) -> None:

@@ -48,8 +48,7 @@ class PausedQueues:
 
     def of(self, queue: str) -> Pause:
         """What is paused of this queue."""
-        table = self._context.definitions.table
-        found = [table.get(Key(kind, queue)) for kind in KINDS]
+        found = [self._context.definitions.get(Key(kind, queue)) for kind in KINDS]
         if found == [None, None]:
             return NOT_PAUSED
         return Pause(*[one is not None and one.value is not None for one in found])
@@ -59,7 +58,7 @@ class PausedQueues:
         return ",".join([part for part, is_paused in self.of(queue)._asdict().items() if is_paused])
 
     def names(self) -> set[str]:
-        return {found.key.name for kind in KINDS for found in self._context.definitions.table.of_kind(kind)}
+        return {found.key.name for kind in KINDS for found in self._context.definitions.of_kind(kind)}
 
     async def set(self, queue: str, parts: Mapping[str, bool], user: str | None) -> dict[str, Any]:
         """Pause or resume these parts of `queue` on all nodes; durable here on return. What is paused then, and whether

@@ -98,11 +98,7 @@ class SchemaDefinitions:
 
     def _changed(self, names: Collection[str]) -> None:
         definitions = self._context.definitions
-        if names:
-            self._read({name: definitions.value(Key(SCHEMA, name)) for name in names})
-        else:
-            self._schemas = {}
-            self._read(definitions.values(SCHEMA))
+        self._read({name: definitions.value(Key(SCHEMA, name)) for name in names})
         self._context.rules.generation += 1
         self.follow()
 
@@ -135,11 +131,13 @@ class SchemaDefinitions:
 
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse changes after which something would name no schema."""
+        is_expected = self._context.definitions.is_expected
         here = {key.name for key, value in changes.items() if key.kind == SCHEMA and value is not None}
         deleted = {key.name for key, value in changes.items() if key.kind == SCHEMA and value is None}
         for key, value in changes.items():
             name = value.get(SCHEMA) if value is not None and key.kind in (POLICY, QUEUE) else None
-            if name is not None and (name in deleted or name not in {*here, *self._schemas}):
+            is_known = name in {*here, *self._schemas} and name not in deleted
+            if name is not None and not is_known and not is_expected(key):
                 problem = f'{SCHEMA} = "{name}": there is no such schema: define it first, or with it'
                 raise Refused("bad-definition", f"{key}: {problem}")
         if len({*self._schemas, *here} - deleted) > max(SCHEMAS_MAX, len(self._schemas)):

@@ -1,32 +1,28 @@
 """The kinds `user`, `permission` and `limit`: which users may log in, do what, and use how much, on all nodes.
 
-Until an operator changes the first user at run time, the users of the node file count, and the same for permissions and
-limits. That change writes them as definitions. From then on those of the mesh count on all nodes, and those of files do
-not. A mesh that has had users stays closed when the last one is deleted: no client can log in.
+A mesh that has had users stays closed when the last one is deleted: no client can log in.
 
 A change applies to connected clients, too (`qmq.sessions.clients.access`). A permission or limit may be about a user or
 group that does not exist: they arrive in any order.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from qmq.access.rights import AccessTable, Need, Rights
 from qmq.access.rules import Principal
 from qmq.access.user_limits import LimitTable, UserLimits
-from qmq.config import NodeSettings, PermissionSettings, User
+from qmq.config import User
 from qmq.config.authentication import asks_others
 from qmq.config.definition_values import (
     limit_values,
     name_limit,
-    permission_name,
     permission_values,
     read_limit,
     read_permission,
     read_user,
-    split_permission,
     user_values,
 )
 from qmq.definitions.definition import Key
@@ -55,46 +51,25 @@ class UserContext(Engine, Protocol):
     definitions: LiveDefinitions
 
     def users_changed(self) -> None:
-        """Let `settings.users` and `settings.permissions` count from now on."""
+        """Let what `UserDefinitions` has count from now on."""
 
 
 class UserDefinitions:
     """Users and permissions of the mesh; adds their kinds to the definitions."""
 
-    def __init__(self, context: UserContext, file: NodeSettings) -> None:
+    def __init__(self, context: UserContext) -> None:
         self._context = context
-        self._file = file
         kinds = context.definitions.kinds
-        kinds[USER] = SimpleKind(
-            checked_by(read_user, user_values), self._changed, seeds=self._user_seeds, locked=self._locked_users
-        )
-        kinds[PERMISSION] = SimpleKind(
-            checked_by(read_permission, permission_values),
-            self._changed,
-            seeds=self._permission_seeds,
-            locked=self._locked_permissions,
-        )
+        kinds[USER] = SimpleKind(checked_by(read_user, user_values), self._changed)
+        kinds[PERMISSION] = SimpleKind(checked_by(read_permission, permission_values), self._changed)
         context.definitions.fits.append(self._check_fit)
         context.definitions.kept.append(self._kept)
+        self._follow()
 
-    def join(self, file: NodeSettings) -> NodeSettings:
-        """The settings that apply while the node file says `file`."""
-        self._file = file
-        found: dict[str, Any] = {}
+    def _follow(self) -> None:
         definitions = self._context.definitions
-        if definitions.is_seeded(USER):
-            found["users"] = definitions.read_all(USER, read_user) or (NO_USER,)
-        if definitions.is_seeded(PERMISSION):
-            found["permissions"] = definitions.read_all(PERMISSION, read_permission)
-        return file.replace(found)
-
-    def log_without_effect(self, changed: Collection[str]) -> None:
-        """Log which of these changed keys of the file have no effect, because the mesh has users of its own."""
-        for kind in (USER, PERMISSION):
-            for key in changed if self._context.definitions.is_seeded(kind) else ():
-                # Of permissions, which the file does not name, the log cannot say which entry has changed.
-                if key.startswith(f"{kind}s") and not any(f"[{name}]" in key for name in self._locked_users()):
-                    log.warning("! %s has no effect: the %ss of the mesh apply; see `qmq %ss`", key, kind, kind)
+        self.users = definitions.read_all(USER, read_user) or ((NO_USER,) if definitions.has_changed(USER) else ())
+        self.permissions = [row.permission for row in definitions.read_all(PERMISSION, read_permission)]
 
     def _check_fit(self, changes: Changes) -> None:
         """Refuse what locks out all users that may change users: with the first user the mesh closes for all clients
@@ -129,7 +104,7 @@ class UserDefinitions:
     def losses(self, changes: Changes) -> Callable[[str, list[Need]], bool]:
         """Whether a user has all of these rights now, and not after `changes`."""
         values = self._context.definitions.values
-        others = asks_others(self._file.authentication)
+        others = asks_others(self._context.settings.authentication)
         states = [(values(USER), values(PERMISSION)), self._after(changes)]
         tables = [_table_of(_groups(users), permissions, has_others=others) for users, permissions in states]
         removed = states[0][0].keys() - states[1][0].keys()
@@ -156,11 +131,12 @@ class UserDefinitions:
 
     def _has_administrator(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> bool:
         """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
-        return asks_others(self._file.authentication) or bool(self._administrators(users, permissions))
+        has_others = asks_others(self._context.settings.authentication)
+        return has_others or bool(self._administrators(users, permissions))
 
     def _administrators(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> set[str]:
         """Those of these users that can log in and change users."""
-        shows_certificates = any(one.certificate_user for one in self._file.listeners)
+        shows_certificates = any(one.certificate_user for one in self._context.settings.listeners)
         able = {
             name: groups
             for name, groups in _groups(users).items()
@@ -170,25 +146,10 @@ class UserDefinitions:
         needs = needs_of(f"/control/definitions/put/{USER}/x")
         return {name for name in able if all(map(table.rights_of(Principal(name)).has, needs))}
 
-    def _user_seeds(self) -> Mapping[str, Value]:
-        return {user.name: user_values(user) for user in self._file.users}
-
-    def _locked_users(self) -> Mapping[str, Value]:
-        return {user.name: user_values(user) for user in self._file.users if user.locked}
-
-    def _permission_seeds(self) -> Mapping[str, Value]:
-        return _by_name(self._file.permissions)
-
-    def _locked_permissions(self) -> Mapping[str, Value]:
-        return _by_name(row for row in self._file.permissions if row.locked)
-
     def _changed(self, names: Collection[str]) -> None:
-        context = self._context
-        joined = self.join(self._file)
-        found = {"users": joined.users, "permissions": joined.permissions}
-        context.settings = context.settings.replace(found)
-        context.users_changed()
-        if joined.users == (NO_USER,):
+        self._follow()
+        self._context.users_changed()
+        if self.users == (NO_USER,):
             log.warning("! no users are left: only the Unix socket and listeners with anonymous = true serve clients")
 
 
@@ -208,10 +169,6 @@ def _table_of(
     return table
 
 
-def _by_name(rows: Iterable[PermissionSettings]) -> dict[str, Value]:
-    return {permission_name(one): permission_values(one) for row in rows for one in split_permission(row)}
-
-
 class LimitContext(Engine, Protocol):
     definitions: LiveDefinitions
 
@@ -225,36 +182,19 @@ class LimitContext(Engine, Protocol):
 class LimitDefinitions:
     """Limits of users of the mesh; adds their kind to the definitions."""
 
-    def __init__(self, context: LimitContext, file: NodeSettings) -> None:
+    def __init__(self, context: LimitContext) -> None:
         self._context = context
-        self._file = file
-        check = checked_by(read_limit, limit_values)
-        context.definitions.kinds[LIMIT] = SimpleKind(check, self._changed, seeds=self._seeds)
-        self._table = LimitTable({})
-        self.join(file)
+        context.definitions.kinds[LIMIT] = SimpleKind(checked_by(read_limit, limit_values), self._changed)
+        self._follow()
 
-    def join(self, file: NodeSettings) -> NodeSettings:
-        """The settings that apply while the node file says `file`."""
-        self._file = file
-        definitions = self._context.definitions
-        rows = definitions.read_all(LIMIT, read_limit) if definitions.is_seeded(LIMIT) else file.user_limits
+    def _follow(self) -> None:
+        rows = self._context.definitions.read_all(LIMIT, read_limit)
         self._table = LimitTable({name_limit(row): row.limits for row in rows})
-        return file.replace({"user_limits": rows})
 
     def of(self, principal: Principal) -> UserLimits:
         """What counts for this principal, with the groups that it has here."""
         return self._table.of(principal.name, self._context.groups_of(principal))
 
-    def log_without_effect(self, changed: Collection[str]) -> None:
-        """Log which of these changed keys of the file have no effect, because the mesh has limits of its own."""
-        for key in changed if self._context.definitions.is_seeded(LIMIT) else ():
-            if key.startswith("user_limits"):
-                log.warning("! %s has no effect: the limits of the mesh apply; see `qmq limits`", key)
-
-    def _seeds(self) -> Mapping[str, Value]:
-        return {name_limit(row): limit_values(row) for row in self._file.user_limits}
-
     def _changed(self, names: Collection[str]) -> None:
-        rows = self.join(self._file).user_limits
-        self._context.settings = self._context.settings.replace({"user_limits": rows})
+        self._follow()
         self._context.user_limits_changed()

@@ -5,13 +5,12 @@ exchange, another type. Two sides of a cut can still make such changes. Then wha
 has no effect on any node, and the condition `bindings-unfit` names it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import NodeSettings
-from qmq.config.destinations.declared import BindingEntry, ExchangeEntry
 from qmq.config.destinations.policy import too_long
 from qmq.definitions.definition import Key
 from qmq.engine.runtime.condition_group import ConditionGroup
@@ -51,31 +50,20 @@ class RoutingContext(Reporting, Protocol):
 class RoutingDefinitions:
     """Exchanges and bindings of the mesh; adds their kinds to the definitions. `table` is live."""
 
-    def __init__(self, context: RoutingContext, file: NodeSettings) -> None:
+    def __init__(self, context: RoutingContext) -> None:
         self._context = context
-        self._read_file(file)
         self.table = RoutingTable(lambda name: context.settings.destinations.policy_of(f"{PREFIX}{name}").alternate)
         self._bindings: dict[str, Binding] = {}
         self._unread: set[str] = set()
         self._unfit = ConditionGroup(context, UNFIT)
         definitions = context.definitions
-        definitions.kinds[EXCHANGE] = SimpleKind(
-            _checked_exchange,
-            self._exchanges_changed,
-            seeds=lambda: self._seeds[EXCHANGE],
-            locked=lambda: self._locked[EXCHANGE],
-        )
-        definitions.kinds[BINDING] = SimpleKind(
-            self._checked_binding,
-            self._bindings_changed,
-            names_destinations=True,
-            seeds=lambda: self._seeds[BINDING],
-            locked=lambda: self._locked[BINDING],
-        )
+        definitions.kinds[EXCHANGE] = SimpleKind(_checked_exchange, self._exchanges_changed)
+        definitions.kinds[BINDING] = SimpleKind(self._checked_binding, self._bindings_changed, names_destinations=True)
         definitions.needs[BINDING] = EXCHANGE
         definitions.authored |= {EXCHANGE, BINDING}
         definitions.fits.append(self._check_fit)
-        self._follow_all()
+        self._follow(EXCHANGE, definitions.values(EXCHANGE))
+        self._follow(BINDING, definitions.values(BINDING))
 
     def bindings(self) -> list[Binding]:
         """All bindings, sorted by name."""
@@ -89,21 +77,6 @@ class RoutingDefinitions:
 
     # Changes
 
-    def take_up(self, file: NodeSettings) -> None:
-        """The node file says this now."""
-        if (file.exchanges, file.bindings) != (self._file.exchanges, self._file.bindings):
-            self._read_file(file)
-            self._follow_all()
-            self._changed()
-
-    def _read_file(self, file: NodeSettings) -> None:
-        self._file = file
-        self._seeds = {EXCHANGE: _by_name(file.exchanges), BINDING: _by_name(file.bindings)}
-        self._locked = {
-            EXCHANGE: _by_name(one for one in file.exchanges if one.locked),
-            BINDING: _by_name(one for one in file.bindings if one.locked),
-        }
-
     def _exchanges_changed(self, names: Collection[str]) -> None:
         self._follow(EXCHANGE, names)
         self._changed()
@@ -116,21 +89,11 @@ class RoutingDefinitions:
         self._context.rules.generation += 1
         self.report()
 
-    def _follow_all(self) -> None:
-        self._follow(EXCHANGE, ())
-        self._follow(BINDING, ())
-
     def _follow(self, kind: str, names: Collection[str]) -> None:
-        """Follow the definitions with these names, or all of the kind without names: those of a file may have become
-        those of the mesh.
-        """
-        definitions = self._context.definitions
-        known = self._bindings if kind == BINDING else self.table.exchanges
         follow = self._follow_binding if kind == BINDING else self._follow_exchange
-        values = {name: definitions.value(Key(kind, name)) for name in names} if names else definitions.values(kind)
-        for name in values if names else {**known, **values}:
+        for name in names:
             if kind == BINDING or not is_reserved(name):
-                follow(name, values.get(name))
+                follow(name, self._context.definitions.value(Key(kind, name)))
 
     def _follow_exchange(self, name: str, value: Value | None) -> None:
         exchange = self._read(f"{EXCHANGE} {name}", lambda: None if value is None else read_exchange(name, value))
@@ -207,10 +170,6 @@ class RoutingDefinitions:
         for other in exchanges.values():
             if other.alternate == name:
                 raise Refused(IN_USE, f"{EXCHANGE} {name} is the alternate of the exchange {other.name}")
-
-
-def _by_name(entries: Iterable[ExchangeEntry] | Iterable[BindingEntry]) -> dict[str, Value]:
-    return {one.name: one.value for one in entries}
 
 
 def _checked_exchange(name: str, value: Value) -> Value:

@@ -18,7 +18,8 @@ from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig, eventually
 from tests.protocols.http.rig import WebClient, basic, dial, dial_node, web_rig
-from tests.sessions.clients.test_access import reloader, users
+from tests.sessions.clients.test_access import users
+from tests.support.defined import redefine
 from tests.support.world import EPOCH_US
 
 STAFF = ("observer", "operator", "administrator")
@@ -292,7 +293,7 @@ async def test_login_by_token_ends_when_its_name_becomes_that_of_a_user(
         assert (await browser.log_in_with(f"Bearer {said}")).status == 200
         assert (await browser.get("/v1/control/rights")).facts["user"] == "administrator"
 
-        assert await reloader(rig, users=users("operator", "administrator")).reload()
+        await redefine(rig.alive, users=users("operator", "administrator"))
 
         assert (await browser.get("/v1/control/rights")).status == 401
 

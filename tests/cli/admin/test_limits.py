@@ -29,12 +29,11 @@ def test_limits_are_set_and_deleted(run: Run, subject: str, name: str) -> None:
 @pytest.mark.parametrize("as_json", [False, True])
 def test_limits_are_listed(run: Run, as_json: bool) -> None:
     rows = [{"kind": "limit", "name": "user:*", "value": {"queues_max": 5, "held_bytes_max": 1024}}]
-    with answers(definitions=rows, seeded=False) as node:
+    with answers(definitions=rows) as node:
         result = run("limits", "list", "--at", node.at, *(["--json"] if as_json else []))
 
     assert result.exit_code == 0
     if as_json:
-        assert json.loads(result.output) == {"definitions": rows, "seeded": False}
+        assert json.loads(result.output) == {"definitions": rows}
     else:
         assert result.output.splitlines()[:2] == ["SUBJECT  LIMITS", "user:*   queues_max=5 held_bytes_max=1024"]
-        assert "these are from the node file" in result.output

@@ -33,7 +33,7 @@ def test_schemas_are_listed_with_fingerprints(run: Run, as_json: bool) -> None:
         {"kind": "schema", "name": "later", "value": {"type": "later"}},
         {"kind": "schema", "name": "orders", "value": SCHEMA},
     ]
-    with answers(definitions=rows, seeded=True) as node:
+    with answers(definitions=rows) as node:
         result = run("schemas", "list", "--at", node.at, *(["--json"] if as_json else []))
 
     assert result.exit_code == 0

@@ -24,7 +24,7 @@ def test_a_virtual_host_is_declared_and_deleted(run: Run, name: str) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_virtual_hosts_are_listed_with_their_prefixes(run: Run, as_json: bool) -> None:
-    with answers(definitions=[{"kind": "vhost", "name": "shop", "value": {}}], seeded=True) as node:
+    with answers(definitions=[{"kind": "vhost", "name": "shop", "value": {}}]) as node:
         result = run("vhosts", "list", "--at", node.at, *(["--json"] if as_json else []))
 
     assert result.exit_code == 0

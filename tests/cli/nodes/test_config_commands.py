@@ -105,7 +105,7 @@ def test_hash_prints_a_hash_that_the_node_file_takes(run: Run, tmp_path: Path) -
     assert PasswordHasher().verify(hashed, "pass word")
     node = tmp_path / "node.toml"
     node.write_text(f'[[users]]\nname = "ann"\npassword_hash = "{hashed}"\n', "utf-8")
-    assert load_node(node).users[0].password_hash == hashed
+    assert load_node(node).definitions["user"]["ann"] == {"password_hash": hashed}
 
 
 @pytest.mark.parametrize(("line", "problem"), [(b"\n", "empty"), (b"\xff\xfe\n", "not UTF-8")])
@@ -125,7 +125,7 @@ def test_diff_prints_what_changes_and_what_needs_a_restart(run: Run, tmp_path: P
     assert result.exit_code == 0
     assert result.output.splitlines() == [
         'name: "a" → "b"  [needs a restart]',
-        "destinations.policies[/queue/a]: (absent) → { delivery_limit = 3 }",
+        "definitions[policy /queue/a]: (absent) → { delivery_limit = 3 }",
     ]
 
 

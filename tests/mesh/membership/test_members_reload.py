@@ -1,12 +1,12 @@
 """The peers file changes while the mesh runs: nodes are added and moved, and what would cut the mesh is refused."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 from trio.testing import MockClock
 
 from qmq.admin.status import membership_of
-from qmq.config import DestinationPolicy, DestinationSettings, PeersFile
+from qmq.config import PeersFile
 from qmq.node.node import Node
 from tests.mesh.membership.test_members import all_count, codes
 from tests.node.mesh_rig import MeshRig, host_of
@@ -35,7 +35,6 @@ async def test_a_fourth_node_is_dialled_learns_and_then_counts(autojump_clock: M
             "members": ["a", "b", "c", "d"],
             "learner": False,
             "lists": 1,
-            "destinations_differ": {},
             "retired": [],
         }
         assert all("old-disk" not in codes(node) for node in mesh.nodes.values())
@@ -163,44 +162,3 @@ def _with_address(peers: PeersFile, name: str, host: str) -> PeersFile:
         for peer in peers.nodes
     ]
     return peers.replace({"nodes": tuple(nodes)})
-
-
-SHORT = DestinationSettings(policies=(DestinationPolicy(pattern="/queue/jobs", delivery_limit=3),))
-LONG = DestinationSettings(policies=(DestinationPolicy(pattern="/queue/jobs", delivery_limit=30),))
-
-
-def differing(mesh: MeshRig, name: str) -> dict[str, list[str]]:
-    found = membership_of(mesh.nodes[name]).destinations_differ
-    return found
-
-
-async def test_policies_that_differ_between_nodes_raise_a_condition_until_they_are_the_same(
-    autojump_clock: MockClock,
-) -> None:
-    mesh = MeshRig("a", "b", "c")
-    mesh.destinations = {"a": SHORT, "b": LONG, "c": LONG}
-    async with mesh.run():
-        await eventually(lambda: differing(mesh, "a") == {"b": ["/queue/jobs"], "c": ["/queue/jobs"]})
-        assert differing(mesh, "b") == {"a": ["/queue/jobs"]}
-        assert [one["message"] for one in present(mesh.nodes["b"])] == [
-            "a has other policies than this node for /queue/jobs"
-        ]
-
-        mesh.destinations["a"] = LONG
-        assert await mesh.reload("a", mesh.peers)
-
-        await eventually(lambda: not any(differing(mesh, name) for name in mesh.names))
-        assert not any("destinations-differ" in {one["code"] for one in present(node)} for node in mesh.nodes.values())
-
-
-async def test_policies_of_a_peer_that_does_not_send_them_differ_from_none(autojump_clock: MockClock) -> None:
-    mesh = MeshRig("a", "b", "c")
-    mesh.destinations = {"a": SHORT}
-    async with mesh.run():
-        a = mesh.nodes["a"]
-        await eventually(lambda: set(differing(mesh, "a")) == {"b", "c"})
-
-        a.host.membership_received("b", replace(mesh.nodes["b"].membership.standing, destinations=None))
-
-        assert set(differing(mesh, "a")) == {"c"}
-        assert [one["message"] for one in present(a)] == ["c has other policies than this node for /queue/jobs"]

@@ -13,7 +13,7 @@ from qmq.config import AuthenticationSettings, User, UserLimitSettings
 from qmq.protocols.amqp.codec.frames import PROTOCOL_HEADER
 from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
 from tests.protocols.amqp.rig import AmqpClient, Message, amqp_node, connect, dial
-from tests.sessions.clients.test_access import reloader
+from tests.support.defined import redefine
 from tests.support.world import EPOCH_US
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
@@ -82,7 +82,7 @@ async def test_a_user_that_is_removed_during_the_handshake_is_refused(autojump_c
         await client.send(0, commands.Connection.StartOk({}, "PLAIN", "\0ann\0secret", "en_US"))
         tune = await client.next(commands.Connection.Tune)
 
-        assert await reloader(rig, users=(User(name="bob", password_hash=HASH),)).reload()
+        await redefine(rig.alive, users=(User(name="bob", password_hash=HASH),))
         await client.send(0, commands.Connection.TuneOk(tune.channel_max, 0, 0), commands.Connection.Open("/"))
 
         assert (await client.closed(0))[1] == "CONNECTION_FORCED - The user ann may not log in here any more."

@@ -16,7 +16,7 @@ from qmq.sessions.clients.login import FAILED_LOGIN_SECONDS
 from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
 from tests.node.rig import Rig, eventually, send
 from tests.protocols.http.rig import JSON, RAW, WebClient, basic, batch, dial, web_rig
-from tests.sessions.clients.test_access import reloader
+from tests.support.defined import redefine
 from tests.support.depths import depths
 from tests.support.world import EPOCH_US
 
@@ -241,7 +241,7 @@ async def test_a_user_that_is_removed_is_refused_at_once(autojump_clock: MockClo
         client = await dial(rig, user="ann")
         assert (await client.send(Q, b"x")).status == 201
 
-        assert await reloader(rig, users=(BOB, ROOT), permissions=(BOBS,)).reload()
+        await redefine(rig.alive, users=(BOB, ROOT), permissions=(BOBS,))
 
         await client.until_closed()
         again = await dial(rig, user="ann")
@@ -254,7 +254,7 @@ async def test_a_permission_that_is_taken_away_counts_for_the_next_request(autoj
         await client.send(Q, b"x")
         (message,) = await client.receive("q")
 
-        assert await reloader(rig, permissions=(BOBS,)).reload()
+        await redefine(rig.alive, permissions=(BOBS,))
 
         assert (await client.send(Q, b"x")).status == 403
         assert (await client.post(f"{Q}/receive", b"{}")).status == 403

@@ -11,7 +11,7 @@ from qmq.protocols.http.gateway.events import SHARED_MESSAGES_MAX
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import eventually, send, subscribe
 from tests.protocols.http.rig import WebClient, batch, dial, dial_node, web_rig
-from tests.sessions.clients.test_access import reloader
+from tests.support.defined import redefine
 
 PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 ANN = User(name="ann", password_hash=PASSWORD_HASH)
@@ -274,7 +274,7 @@ async def test_a_stream_ends_when_its_permission_is_taken_away(autojump_clock: M
         await stream.follow(f"{F}/events")
         began = trio.current_time()
 
-        assert await reloader(rig, permissions=()).reload()
+        await redefine(rig.alive, permissions=())
         event = await stream.event(1)
 
         assert (event.kind, event.facts["code"]) == ("error", "not-allowed")

@@ -6,7 +6,8 @@ from trio.testing import MockClock
 from qmq.config import ListenerSettings
 from tests.node.mesh_rig import MeshRig, isolate, rejoin
 from tests.node.rig import Client, Rig, eventually, send, subscribe
-from tests.sessions.clients.test_access import may, reloader, users
+from tests.sessions.clients.test_access import may, users
+from tests.support.defined import changed, redefine
 
 F, T = "/fanout/v.f", "/topic/v.t"
 USERS = tuple(user.replace({"groups": ()}) for user in users("victim", "sub", "keeper"))
@@ -93,12 +94,11 @@ async def test_one_of_before_belongs_to_the_first_user_that_continues_it(
     rig = Rig()
     async with rig.run():
         await begin(rig, None, destination)
-    rig.settings = rig.settings.replace(
-        {
-            "users": USERS,
-            "permissions": (*ROWS, may("anonymous", "subscribe", "/topic/v.*", "/fanout/v.*", "/queue/*")),
-            "stomp": (ListenerSettings(address=rig.settings.stomp[0].address, anonymous=True),),
-        }
+    rig.settings = changed(
+        rig.settings,
+        users=USERS,
+        permissions=(*ROWS, may("anonymous", "subscribe", "/topic/v.*", "/fanout/v.*", "/queue/*")),
+        stomp=(ListenerSettings(address=rig.settings.stomp[0].address, anonymous=True),),
     )
     async with rig.run():
         # A client without login is no user: nothing becomes its own.
@@ -195,7 +195,7 @@ async def test_the_queue_of_a_durable_subscription_is_no_way_to_it_for_another_u
         await eventually(lambda: rig.node.broker.queues.by_name[queue].ready)
         (message,) = rig.node.broker.queues.by_name[queue].ready
         gets = may("sub", "subscribe", "/control/get/*"), may("victim", "subscribe", "/control/get/*")
-        assert await reloader(rig, permissions=(*ROWS, *gets)).reload()
+        await redefine(rig.alive, permissions=(*ROWS, *gets))
         for look in (f"/control/peek{queue}", f"/control/get/{message.message_id}"):
             assert await said(await log_in(rig, "sub"), send(look, "", "p")) == "not-allowed"
             assert await said(await log_in(rig, "victim"), send(look, "", "p")) == "done"
@@ -203,13 +203,13 @@ async def test_the_queue_of_a_durable_subscription_is_no_way_to_it_for_another_u
         assert await said(await log_in(rig, "sub"), other) == "not-allowed"
 
         administer = may("sub", "administer", "/queue/*")
-        assert await reloader(rig, permissions=(*ROWS, administer)).reload()
+        await redefine(rig.alive, permissions=(*ROWS, administer))
         sub = await log_in(rig, "sub")
         assert await said(sub, subscribe(queue, "q", browser="true")) == "done"
         assert await sub.messages(1) == [b"kept"]
         assert await said(sub, subscribe(queue, "again")) == "done"
         assert await sub.messages(1) == [b"kept"]
-        assert await reloader(rig, permissions=ROWS).reload()
+        await redefine(rig.alive, permissions=ROWS)
         assert (await sub.any()).head.headers["error-code"] == "not-allowed"
         # The user that began it may read its queue under that name, too, and take its binding away.
         victim = await log_in(rig, "victim")
@@ -224,12 +224,12 @@ async def test_a_user_that_may_not_administer_it_any_more_keeps_only_its_own_one
     async with Rig(users=USERS, permissions=ROWS).run() as rig:
         await begin(rig, "victim", destination)
         administer = may("sub", "administer", F, "/queue/*")
-        assert await reloader(rig, permissions=(*ROWS, administer)).reload()
+        await redefine(rig.alive, permissions=(*ROWS, administer))
         sub = await log_in(rig, "sub")
         for id in ("audit", "own"):
             assert await said(sub, follow(destination, id)) == "done"
 
-        assert await reloader(rig, permissions=ROWS).reload()
+        await redefine(rig.alive, permissions=ROWS)
 
         error = (await sub.any()).head.headers
         assert (error["error-code"], error["subscription"]) == ("not-allowed", "audit")

@@ -88,9 +88,6 @@ FRAMES: list[MeshFrame] = [
         )
     ),
     MembershipFrame(Standing(listing=Listing(0, frozenset()), disk="", is_learner=False)),
-    MembershipFrame(
-        Standing(listing=Listing(0, frozenset()), disk="", is_learner=False, destinations={"/queue/a": "0a1b"})
-    ),
     ResponseFrame(7, b""),
     Reach(3, frozenset({A, B})),
     Reach(0, frozenset()),

@@ -7,12 +7,10 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.config import Address, ListenerSettings, NodeSettings, PermissionSettings, User
-from qmq.definitions.definition import Key
 from qmq.node.reload import Reloader
-from qmq.protocols.http.listener import HttpListenerSettings
 from qmq.sessions.clients.admission import LOGINS_AT_ONCE
 from tests.node.rig import HOST, PORT, Client, Rig, eventually, send, subscribe
-from tests.support.conditions import present
+from tests.support.defined import changed, redefine
 
 PASSWORD_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 
@@ -68,7 +66,7 @@ async def answers(rig: Rig, user: str | None, frames: tuple[str, ...]) -> list[s
 
 
 def reloader(rig: Rig, **changes: object) -> Reloader:
-    return Reloader(rig.alive, rig.alive.settings, None, lambda: (rig.settings.replace(changes), None))
+    return Reloader(rig.alive, rig.alive.settings, None, lambda: (changed(rig.settings, **changes), None))
 
 
 @pytest.mark.parametrize("user", ["none", "client", "observer", "operator", None])
@@ -146,7 +144,7 @@ async def test_a_subscription_ends_when_its_client_may_not_send_to_its_dead_lett
         consumer = await log_in(rig, "none")
         assert await answer(consumer, subscribe("/queue/q", ack="client", dead_letter="/queue/other")) == "done"
 
-        assert await reloader(rig, permissions=rows[:1]).reload()
+        await redefine(rig.alive, permissions=rows[:1])
 
         error = (await consumer.until_closed())[-1].head.headers
         assert (error["error-code"], error["subscription"]) == ("not-allowed", "0")
@@ -162,10 +160,10 @@ async def test_a_subscription_with_a_queue_of_its_own_ends_when_its_source_is_no
     async with Rig(users=users("none"), permissions=rows).run() as rig:
         consumer = await log_in(rig, "none")
         assert await answer(consumer, subscribe(destination, id="d", durable="true")) == "done"
-        assert await reloader(rig, permissions=(*rows, may("none", "send", "/topic/q"))).reload()
+        await redefine(rig.alive, permissions=(*rows, may("none", "send", "/topic/q")))
         assert await answer(consumer, send("/topic/q", "", "r")) == "done"
 
-        assert await reloader(rig, permissions=rows[:1]).reload()
+        await redefine(rig.alive, permissions=rows[:1])
 
         error = (await consumer.until_closed())[-1].head.headers
         assert (error["error-code"], error["subscription"]) == ("not-allowed", "d")
@@ -200,7 +198,7 @@ async def test_a_permission_that_is_taken_away_ends_the_subscription_and_loses_n
         assert await answer(keeper, subscribe("/topic/t", id="light")) == "done"
 
         lowered = (may("none", "subscribe", "/queue/other"),)
-        assert await reloader(rig, permissions=lowered).reload()
+        await redefine(rig.alive, permissions=lowered)
 
         error = (await consumer.until_closed())[-1].head.headers
         assert (error["error-code"], error["subscription"]) == ("not-allowed", "0")
@@ -227,7 +225,7 @@ async def test_a_transaction_is_not_committed_when_its_messages_may_not_be_sent_
         await client.receipt()
 
         left = (may("none", "send", first),) if further else ()
-        assert await reloader(rig, permissions=left).reload()
+        await redefine(rig.alive, permissions=left)
 
         assert await answer(client, "COMMIT\ntransaction:t\nreceipt:r\n\n") == "not-allowed"
         assert rig.alive.broker.queues.by_name == {}
@@ -263,7 +261,7 @@ async def test_an_operator_may_follow_the_page_on_poisoned_queues(autojump_clock
         assert "not-allowed" not in await answers(rig, "operator", frames)
         # What it moves it sends.
         assert await answers(rig, "operator", move) == ["not-allowed"]
-        assert await reloader(rig, permissions=(may("operator", "send", "/queue/*"),)).reload()
+        await redefine(rig.alive, permissions=(may("operator", "send", "/queue/*"),))
         assert await answers(rig, "operator", move) == ["done"]
 
 
@@ -317,7 +315,7 @@ async def test_the_first_user_ends_connections_without_login_unless_they_are_wri
         async with Rig(anonymous=anonymous).run() as rig:
             client = await rig.connect("127.0.0.1", on_error="keep-open")
 
-            assert await reloader(rig, users=users("none")).reload()
+            await redefine(rig.alive, users=users("none"))
 
             if stays:
                 assert await answer(client, send("/queue/q", "", "r")) == "not-allowed"
@@ -338,7 +336,7 @@ async def test_a_login_that_has_not_begun_its_session_is_refused_when_users_chan
                 await storm.enter_async_context(rig.alive.admission.turns)
             await client.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n")
             await eventually(lambda: rig.alive.admission.turns.statistics().tasks_waiting == 1)
-            assert await reloader(rig, users=users("none")).reload()
+            await redefine(rig.alive, users=users("none"))
 
         assert [frame.head.headers["error-code"] for frame in await client.until_closed()] == [code]
 
@@ -350,55 +348,21 @@ async def test_a_user_without_the_right_any_more_gets_no_more_of_the_journal(aut
         assert await answer(other, subscribe("/system/peers")) == "done"
         lowered = (users("administrator")[0].replace({"groups": ("observer",)}), *users("observer"))
 
-        assert await reloader(rig, users=lowered).reload()
+        await redefine(rig.alive, users=lowered)
 
         assert (await reader.until_closed())[-1].head.headers["error-code"] == "not-allowed"
         await eventually(lambda: len(rig.alive.sessions) == 1)
         assert await answer(other, READ[0]) == "done"
 
 
-async def test_the_last_user_of_the_file_is_not_removed_where_that_would_open_the_node(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_file_without_its_last_user_opens_no_node(autojump_clock: MockClock) -> None:
     async with Rig(users=users("none")).run() as rig:
-        assert not await reloader(rig, users=()).reload()
-
-        (condition,) = present(rig.alive)
-        assert "users: must name at least one user" in condition["message"]
-        assert "anonymous = true" in condition["message"]
-        client = await rig.dial("127.0.0.1")
-        await client.send("CONNECT\naccept-version:1.2\nhost:x\n\n")
-        assert [frame.head.headers["error-code"] for frame in await client.until_closed()] == ["login-required"]
-        assert await reloader(rig, users=users("client")).reload()
-
-
-@pytest.mark.parametrize("protocol", ["http", "amqp"])
-async def test_a_listener_of_any_protocol_would_open_the_node(autojump_clock: MockClock, protocol: str) -> None:
-    kind = HttpListenerSettings if protocol == "http" else ListenerSettings
-    listeners = {protocol: (kind(address=Address(HOST, PORT + 1)),)}
-    async with Rig(users=users("none"), anonymous=False, **listeners).run() as rig:
-        assert not await reloader(rig, users=()).reload()
-
-
-async def test_users_of_the_file_that_have_no_effect_any_more_may_be_removed(autojump_clock: MockClock) -> None:
-    async with Rig(users=users("none")).run() as rig:
-        await rig.alive.definitions.change({Key("user", "other"): {"groups": ["client"]}})
-
-        assert await reloader(rig, users=()).reload()
-
-        assert sorted(user.name for user in rig.alive.settings.users) == ["none", "other"]
-
-
-async def test_the_removal_of_the_last_user_opens_a_node_that_says_so_and_that_is_logged(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Rig(users=users("none"), anonymous=True).run() as rig:
-        with caplog.at_level("INFO", "qmq.node"):
-            assert await reloader(rig, users=()).reload()
-
-        client = await rig.connect("127.0.0.1")
-        assert await answer(client, READ[0]) == "done"
-    assert "no users are configured" in caplog.text
+        assert await reloader(rig, definitions={"user": {}}).reload()
+        for _ in range(2):
+            client = await rig.dial("127.0.0.1")
+            await client.send("CONNECT\naccept-version:1.2\nhost:x\n\n")
+            assert [frame.head.headers["error-code"] for frame in await client.until_closed()] == ["login-required"]
+            await redefine(rig.alive, users=())
 
 
 def test_a_listener_serves_without_login_by_its_address_its_word_and_whether_there_are_users() -> None:

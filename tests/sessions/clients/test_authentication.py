@@ -25,6 +25,7 @@ from qmq.sessions.clients.login import FAILED_LOGIN_SECONDS
 from qmq.sessions.clients.refusals import SUM_SECONDS
 from tests.auth.keys import AUDIENCE, ISSUER, OTHER_RSA_KEY, RSA_KEY, claims, forged, jwk, token, write_jwks
 from tests.node.rig import Client, Rig, eventually, send, subscribe
+from tests.support.defined import redefine
 from tests.support.world import EPOCH_US
 
 NOW = EPOCH_US // 1_000_000
@@ -224,9 +225,7 @@ async def test_a_token_stays_when_users_change_unless_its_name_becomes_that_of_a
         ann, bob = await rig.connect(token=good()), await rig.connect(token=good(sub="bob"))
         users = (ROOT, User(name="bob", password_hash=PASSWORD_HASH))
 
-        assert await Reloader(
-            rig.alive, rig.alive.settings, None, lambda: (rig.settings.replace({"users": users}), None)
-        ).reload()
+        await redefine(rig.alive, users=users)
 
         assert (await bob.until_closed())[-1].head.headers["error-code"] == "user-removed"
         await ann.send(send("/queue/q", "x", "r"))

@@ -5,6 +5,7 @@ import json
 import pytest
 from trio.testing import MockClock
 
+from qmq.config import User
 from tests.node.mesh_rig import MeshRig, isolate
 from tests.node.rig import Client, Rig, eventually, send, subscribe
 from tests.sessions.clients.test_access import may, may_not, users
@@ -21,7 +22,11 @@ USERS = users("dec", "victim", "administrator")
 
 
 def rig_of(*rows: object) -> Rig:
-    return Rig(users=tuple(user.replace({"groups": ()}) for user in USERS[:2]) + USERS[2:], permissions=rows)
+    return Rig(users=rig_users(), permissions=rows)
+
+
+def rig_users() -> tuple[User, ...]:
+    return (*(user.replace({"groups": ()}) for user in USERS[:2]), *USERS[2:])
 
 
 async def log_in(rig: Rig | MeshRig, user: str, *node: str) -> Client:
@@ -97,7 +102,7 @@ async def test_rules_that_lose_messages_or_lock_others_out_need_more_than_declar
 
 
 async def test_rules_for_messages_that_only_another_node_has_need_more_than_declare(autojump_clock: MockClock) -> None:
-    mesh = MeshRig("a", "b", "c", users=rig_of().settings.users, permissions=ROWS)
+    mesh = MeshRig("a", "b", "c", users=rig_users(), permissions=ROWS)
     async with mesh.run():
         victim = await log_in(mesh, "victim", "a")
         assert await publish(victim, "/queue/v.b", "1", persistent="false") == "RECEIPT"
@@ -147,7 +152,7 @@ async def test_get_shows_no_message_of_a_queue_that_is_denied_and_trace_no_name(
         for queue in ("v.night", "mine.q"):
             assert await publish(victim, f"/queue/{queue}", queue) == "RECEIPT"
         origin = rig.alive.broker.origin
-        ids = [f"{origin}-{number}" for number in range(1, 9)]
+        ids = [f"{origin}-{number}" for number in range(1, rig.alive.broker.next_sequence)]
         # One connection each: that of a message that is unknown ends.
         found = {id: await request(await log_in(rig, "dec"), f"get/{id}") for id in ids}
 
@@ -223,7 +228,7 @@ async def test_a_client_that_may_not_declare_all_of_it_brings_nothing_back_behin
     everything = ("/queue/v.*", "/exchange/v.*")
     rows = (may("victim", "send,subscribe,declare", *everything), may("dec", actions, *everything))
     letters, exchange = {"dead_letter": "/queue/v.dead"}, {"type": "fanout", "alternate": "v.other"}
-    mesh = MeshRig("a", "b", "c", users=rig_of().settings.users, permissions=rows)
+    mesh = MeshRig("a", "b", "c", users=rig_users(), permissions=rows)
     async with mesh.run():
         victim, dec = await log_in(mesh, "victim", "a"), await log_in(mesh, "dec", "a")
         assert await code(victim, "declare/queue/v.a", letters) == "done"

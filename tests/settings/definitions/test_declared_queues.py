@@ -162,23 +162,6 @@ async def test_a_declaration_wins_over_policies_for_the_keys_that_it_names(autoj
         assert (rules(Q).delivery_limit, rules(Q).messages_max) == (9, 12)
 
 
-async def test_a_locked_entry_wins_over_a_declaration_on_its_node(autojump_clock: MockClock) -> None:
-    mesh = MeshRig("a", "b")
-    mesh.destinations["a"] = policies({"pattern": "/queue/*", "delivery_limit": 3, "locked": True})
-    async with mesh.run():
-        answer = await declare(mesh, "a", value={"delivery_limit": 9})
-        assert (answer["error-code"], "locked in the settings of a" in answer["message"]) == ("locked", True)
-        assert (await declare(mesh, "a", value={"delivery_limit": 3, "max_messages": 5}))["changed"] == "1"
-        await declare(mesh, "b", "/queue/r", {"delivery_limit": 9, "max_messages": 5})
-        await until_alike(mesh)
-
-        rules = {name: node.policies.queue_rules("/queue/r") for name, node in mesh.nodes.items()}
-        assert {name: (one.delivery_limit, one.messages_max) for name, one in rules.items()} == {
-            "a": (3, 5),
-            "b": (9, 5),
-        }
-
-
 async def test_queues_with_the_same_declaration_share_their_rules(autojump_clock: MockClock) -> None:
     async with MeshRig("a").run() as mesh:
         node = mesh.nodes["a"]

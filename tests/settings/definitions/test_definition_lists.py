@@ -14,7 +14,7 @@ from qmq.verbs.verb import VerbRequest
 
 async def test_many_definitions_are_encoded_in_turns(nursery: trio.Nursery) -> None:
     values = {f"{number:05d}": {"key": "k"} for number in range(5 * ROWS_AT_ONCE)}
-    live = SimpleNamespace(kinds={"binding": None}, values=lambda kind: values, is_seeded=lambda kind: True)
+    live = SimpleNamespace(kinds={"binding": None}, values=lambda kind: values)
     context: Any = SimpleNamespace(definitions=live)
     turns = 0
 
@@ -29,6 +29,6 @@ async def test_many_definitions_are_encoded_in_turns(nursery: trio.Nursery) -> N
     nursery.cancel_scope.cancel()
 
     rows = [{"kind": "binding", "name": name, "value": value} for name, value in values.items()]
-    assert json.loads(response.body) == {"definitions": rows, "seeded": True}
-    assert response.headers == {"seeded": "true"}  # The rows do not fit; what follows them does.
+    assert json.loads(response.body) == {"definitions": rows}
+    assert response.headers == {}  # The rows do not fit.
     assert turns >= 4

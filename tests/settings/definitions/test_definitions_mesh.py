@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.config import DestinationPolicy, DestinationSettings
+from qmq.config import DestinationSettings
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.mesh.peers.rpc import PeerRpc
@@ -53,11 +53,6 @@ async def until_alike(mesh: MeshRig) -> None:
     nodes = list(mesh.nodes.values())
     await eventually(lambda: len({node.definitions.table.digest for node in nodes}) == 1)
     await eventually(lambda: all(one.durable_vector() == nodes[0].durable_vector() for one in nodes))
-
-
-def policies(*given: tuple[str, int], locked: bool = False) -> DestinationSettings:
-    found = (DestinationPolicy(pattern=name, delivery_limit=limit, locked=locked) for name, limit in given)
-    return DestinationSettings(policies=tuple(found))
 
 
 def conditions(node: Node) -> list[str]:
@@ -140,7 +135,7 @@ async def test_the_same_value_again_is_no_change(autojump_clock: MockClock) -> N
         ("put/policy/queue/q", {"delivery_limit": "5"}, "delivery_limit = '5': must be a whole number"),
         ("put/policy/queue/q", {"delivery_limt": 5}, "did you mean delivery_limit?"),
         ("put/policy/queue/q", {"retention_bytes": 5}, "a queue keeps a message until it is settled"),
-        ("put/policy/queue/q", {"locked": True}, "only an entry of the node file has it"),
+        ("put/policy/queue/q", {"locked": True}, "locked: unknown key"),
         ("put/policy/queue/q", {"receipt": "replicas=2"}, "must be at most replicas=1"),
         ("put/policy/fanout/f", {"children": ["/topic/t"]}, "must be a queue"),
         ("put/policy/queue/q", [], "must be a JSON object"),
@@ -430,70 +425,6 @@ async def test_a_deleted_definition_that_a_new_node_read_from_an_old_journal_is_
         await put(mesh, "b", delivery_limit=9)
         await until_alike(mesh)
         assert [limit_of(node) for node in mesh.nodes.values()] == [9, 9]
-
-
-async def test_a_reload_applies_locked_entries_only_once_the_mesh_has_policies(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    mesh = MeshRig("a")
-    async with mesh.run():
-        await put(mesh, "a", delivery_limit=7)
-        mesh.destinations["a"] = policies((Q, 5))
-        await mesh.reload("a", mesh.peers)
-        assert limit_of(mesh.nodes["a"]) == 7
-        assert f"destinations.policies[{Q}]" in caplog.text
-
-        mesh.destinations["a"] = policies((Q, 5), locked=True)
-        await mesh.reload("a", mesh.peers)
-        assert limit_of(mesh.nodes["a"]) == 5
-
-
-# The node file
-
-
-async def test_the_file_counts_until_the_first_change_and_is_its_seed(autojump_clock: MockClock) -> None:
-    async with MeshRig("a", "b", destinations=policies((Q, 5), ("/queue/r", 6))).run() as mesh:
-        assert not mesh.nodes["a"].definitions.table.by_key
-        assert json.loads((await ask(mesh, "a", "list/policy"))["definitions"])[0]["name"] == Q
-
-        await put(mesh, "a", delivery_limit=7)
-        await until_alike(mesh)
-
-        for node in mesh.nodes.values():
-            assert (limit_of(node), limit_of(node, "/queue/r")) == (7, 6)
-        await ask(mesh, "b", "delete/policy/queue/r")
-        await until_alike(mesh)
-        await mesh.stop("a")
-        await mesh.start("a")
-        assert limit_of(mesh.nodes["a"], "/queue/r") == 20
-
-
-async def test_files_that_differ_no_longer_matter_once_the_mesh_has_policies(autojump_clock: MockClock) -> None:
-    mesh = MeshRig("a", "b")
-    mesh.destinations = {"a": policies((Q, 5)), "b": policies((Q, 6))}
-    async with mesh.run():
-        # A node may first have waited too long for the other one, which ends by itself.
-        await eventually(lambda: all(conditions(node) == ["destinations-differ"] for node in mesh.nodes.values()))
-
-        await put(mesh, "a", "/queue/r", delivery_limit=9)
-        await until_alike(mesh)
-
-        assert [limit_of(node) for node in mesh.nodes.values()] == [5, 5]
-        await eventually(lambda: not conditions(mesh.nodes["a"]) and not conditions(mesh.nodes["b"]))
-
-
-async def test_a_locked_entry_is_refused_and_counts(autojump_clock: MockClock) -> None:
-    mesh = MeshRig("a", "b")
-    mesh.destinations = {"a": policies((Q, 5), locked=True)}
-    async with mesh.run():
-        answer = await ask(mesh, "a", f"put/policy{Q}", {"delivery_limit": 7})
-
-        assert answer["error-code"] == "locked"
-        assert "locked = true in the settings of a" in answer["message"]
-        await put(mesh, "b", delivery_limit=8)
-        await until_alike(mesh)
-        assert (limit_of(mesh.nodes["a"]), limit_of(mesh.nodes["b"])) == (5, 8)
-        await eventually(lambda: "destinations-differ" in conditions(mesh.nodes["b"]))
 
 
 async def test_changes_that_do_not_fit_together_leave_the_later_one_out_everywhere(autojump_clock: MockClock) -> None:

@@ -1,12 +1,12 @@
 """Queues that are exclusive to one connection: which clients may use them, and their end with it, also after a kill."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
-from qmq.config.destinations.declared import BindingEntry
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
 from qmq.node.node import Node
@@ -303,8 +303,12 @@ async def test_what_changes_while_a_deletion_waits_does_not_hold_it_up(
 
 
 async def test_one_that_cannot_be_deleted_holds_up_no_other(autojump_clock: MockClock) -> None:
-    rig = Rig(bindings=(BindingEntry(source="/topic/t", queue=Q, locked=True),))
-    async with rig.run():
+    def refuse(changes: Mapping[Key, object]) -> None:
+        if changes.get(Key("queue", Q), True) is None:
+            raise Refused("not-now", "it cannot be deleted")
+
+    async with Rig().run() as rig:
+        rig.alive.definitions.fits.append(refuse)
         owner = await rig.connect()
         for queue in (Q, "/queue/other"):
             assert (await request(owner, f"declare{queue}", EXCLUSIVE))["changed"] == "1"

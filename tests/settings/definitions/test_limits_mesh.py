@@ -1,6 +1,5 @@
-"""Limits of users as definitions: seeds, changes on any node, and bad values."""
+"""Limits of users as definitions: of a file, changes on any node, and bad values."""
 
-import logging
 from typing import Any
 
 import argon2
@@ -15,6 +14,7 @@ from tests.node.mesh_rig import MeshRig
 from tests.settings.definitions.test_definitions_mesh import until_alike
 from tests.settings.definitions.test_users_mesh import ask
 from tests.settings.limits.test_usage import seconds_for
+from tests.support.defined import changed
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
 ROOT = User(name="root", password_hash=HASH, groups=("administrator",))
@@ -47,9 +47,7 @@ async def test_a_limit_that_one_node_sets_counts_on_another_and_after_a_restart(
         assert await seconds_of_bob(mesh, "a") < 0.5
 
 
-async def test_the_first_change_writes_the_limits_of_the_file_and_these_count_no_more(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_limits_of_the_file_can_be_deleted(autojump_clock: MockClock) -> None:
     rows = (UserLimitSettings(user="bob", messages_per_second_max=10),)
     async with mesh_of("a", "b", user_limits=rows).run() as mesh:
         await ask(mesh, "a", "put/limit/user:*", {"queues_max": 5})
@@ -62,30 +60,21 @@ async def test_the_first_change_writes_the_limits_of_the_file_and_these_count_no
         await until_alike(mesh)
         assert await seconds_of_bob(mesh, "b") < 0.5
 
-        # The node file says it again, and has no effect.
-        node = mesh.nodes["b"]
-        other = (UserLimitSettings(user="bob", messages_per_second_max=1),)
-        changed = node.settings.replace({"user_limits": other})
-        with caplog.at_level(logging.WARNING):
-            assert await Reloader(node, node.settings, None, lambda: (changed, None)).reload()
-        assert "has no effect: the limits of the mesh apply" in caplog.text
-        assert await seconds_of_bob(mesh, "b") < 0.5
-
 
 async def test_a_reload_changes_limits_of_users_and_addresses_at_once(autojump_clock: MockClock) -> None:
     async with mesh_of("a").run() as mesh:
         node = mesh.nodes["a"]
         bob = await mesh.connect("a", login="bob", passcode="secret")
-        for update in (
-            {"user_limits": (UserLimitSettings(user="bob", messages_per_second_max=10),)},
-            {"limits": node.settings.limits.replace({"messages_per_second_per_address_max": 10})},
-        ):
-            before = node.settings
-            changed = before.replace(update)
-            assert await Reloader(node, before, None, lambda changed=changed: (changed, None)).reload()
+        before = mesh.settings("a")
+        few = changed(before, user_limits=(UserLimitSettings(user="bob", messages_per_second_max=10),))
+        many = changed(before, user_limits=(UserLimitSettings(user="bob", messages_per_second_max=0),))
+        by_address = before.limits.replace({"messages_per_second_per_address_max": 10})
+        for slow, fast in ((few, many), (many.replace({"limits": by_address}), many)):
+            assert await Reloader(node, before, None, lambda read=slow: (read, None)).reload()
             assert await seconds_for(bob, 30) == pytest.approx(2.0, abs=0.4)
-            assert await Reloader(node, changed, None, lambda before=before: (before, None)).reload()
+            assert await Reloader(node, slow, None, lambda read=fast: (read, None)).reload()
             assert await seconds_for(bob, 30) < 0.5
+            before = fast
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscrib
 from tests.protocols.http.rig import dial, web_rig
 from tests.settings.definitions.test_definitions_mesh import ask as ask_node
 from tests.settings.definitions.test_definitions_mesh import conditions, until_alike, write
+from tests.support.defined import changed
 from tests.support.depths import depths
 from tests.wire.avro.test_body import VALUE, body_of
 from tests.wire.avro.test_schema import ORDER, record
@@ -326,11 +327,12 @@ async def test_a_reload_takes_up_the_schemas_that_the_file_names(autojump_clock:
         node = rig.alive
         await node.definitions.change({SCHEMA: ORDER})
         before = node.settings
-        changed = before.replace({"destinations": policies(Q)})
-        assert await Reloader(node, before, None, lambda: (changed, None)).reload()
+        read = changed(before, destinations=policies(Q))
+        assert await Reloader(node, before, None, lambda: (read, None)).reload()
         assert "bad-body" in await publish(rig, Q, b"text")
 
-        assert await Reloader(node, changed, None, lambda: (before, None)).reload()
+        other = changed(before, definitions={"policy": {Q: {}}})
+        assert await Reloader(node, read, None, lambda: (other, None)).reload()
         assert await publish(rig, Q, b"text") == "RECEIPT"
 
 

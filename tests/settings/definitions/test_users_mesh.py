@@ -55,7 +55,7 @@ async def define(mesh: MeshRig, node: str, name: str, verb: str = "put") -> None
 
 
 def users_of(node: Node) -> list[str]:
-    return sorted(user.name for user in node.settings.users)
+    return sorted(user.name for user in node.user_definitions.users)
 
 
 async def said(client: Client, frame: str) -> str:
@@ -164,7 +164,7 @@ async def test_users_and_permissions_outlive_a_restart(autojump_clock: MockClock
             assert await said(await log_in(mesh, name, "ann"), send("/queue/x", "", "r")) == "not-allowed"
 
 
-async def test_permissions_of_the_file_are_seeds_one_for_each_destination(autojump_clock: MockClock) -> None:
+async def test_permissions_of_the_file_are_definitions_one_for_each_destination(autojump_clock: MockClock) -> None:
     row = PermissionSettings(group="client", deny=("subscribe", "send"), destinations=("/queue/x", "/queue/y"))
     async with mesh_of("a", permissions=(row,)).run() as mesh:
         await define(mesh, "a", "group:client deny send,subscribe /queue/x", "delete")
@@ -258,13 +258,13 @@ async def test_a_bad_user_or_permission_names_the_key_and_what_is_allowed(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, request_: str, value: object, words: str
 ) -> None:
     async with mesh_of("a", "b").run() as mesh:
-        before = mesh.nodes["a"].durable_vector()
+        await until_alike(mesh)
+        before = mesh.nodes["a"].definitions.table.digest
 
         answer = await ask(mesh, "a", request_, value)
 
         assert words in answer["message"]
-        assert mesh.nodes["a"].durable_vector() == before
-        assert not mesh.nodes["a"].definitions.table.by_key
+        assert mesh.nodes["a"].definitions.table.digest == before
         assert "secret" not in answer["message"]
 
 
@@ -289,20 +289,6 @@ async def test_no_hash_is_logged_or_audited(autojump_clock: MockClock, caplog: p
         assert [(one["event"], one.get("name")) for one in events] == [("login", None), ("definitions-put", "ann")]
         assert "argon2" not in json.dumps(events)
     assert "argon2" not in caplog.text
-
-
-async def test_a_reload_logs_users_of_the_file_that_have_no_effect(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    mesh = mesh_of("a")
-    async with mesh.run():
-        await add(mesh, "a", "ann", "client")
-        mesh._settings["users"] = (ROOT,)
-
-        await mesh.reload("a", mesh.peers)
-
-        assert users_of(mesh.nodes["a"]) == ["ann", "bob", "root"]
-        assert "users[bob]" in caplog.text and "has no effect" in caplog.text
 
 
 async def ask_open(client: Client, request: str, value: object = "") -> dict[str, str]:
@@ -362,7 +348,7 @@ async def test_of_two_administrators_that_remove_each_other_at_once_the_later_on
 
         left, gone = ("root", "ann") if order == "ca" else ("ann", "root")
         for name, node in mesh.nodes.items():
-            administrators = [user.name for user in node.settings.users if "administrator" in user.groups]
+            administrators = [user.name for user in node.user_definitions.users if "administrator" in user.groups]
             assert administrators == [left]
             assert (gone in users_of(node)) == demoted
             await log_in(mesh, name, left)
@@ -378,7 +364,7 @@ async def test_an_administrator_that_a_request_changes_and_keeps_is_as_the_reque
         answer = await ask(mesh, "a", "import", {"qmq_definitions": 1, "definitions": {"user": users}})
 
         assert answer.get("changed") == "2", answer
-        assert {one.name: set(one.groups) for one in mesh.nodes["a"].settings.users if one.name != "bob"} == {
+        assert {one.name: set(one.groups) for one in mesh.nodes["a"].user_definitions.users if one.name != "bob"} == {
             "root": {"administrator", "ops"},
             "ann": {"client"},
         }

@@ -45,6 +45,7 @@ from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store
 from tests.node.rig import HOST, PORT, Client, send, subscribe
 from tests.simulation.determinism import run_seeded
+from tests.support.defined import defined
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
 
@@ -161,7 +162,7 @@ class Trial:
             stomp=(ListenerSettings(address=Address(HOST, PORT)),),
             limits=LimitSettings(farewell_seconds=0.1),
             storage=StorageSettings(checkpoint_bytes=3000, disk_reserve_bytes=RESERVE_BYTES),
-            destinations=DestinationSettings(policies=(poison,)),
+            **defined(destinations=DestinationSettings(policies=(poison,))),
         )
 
     async def run(self) -> None:
