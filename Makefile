@@ -44,6 +44,12 @@ PICTURES ?=
 # Parts of the benchmarks; none means all. `python -m benchmarks.run --list` names them.
 PART ?=
 WORKLOAD ?= queue
+# Any text: install the newest versions that pyproject.toml allows, not those of .ci/pins.
+NEWEST ?=
+# Any text: `make release` tags and pushes.
+PUBLISH ?=
+# Extras of pyproject.toml that the tests use.
+FOR_TESTS := dev,postgres,tokens,avro,cert
 CODE := qmq pyspark_qmq tests benchmarks native.py hatch_build.py
 # A copy of the checkout in which the hot modules are compiled: in the checkout itself edits would be lost on them.
 COMPILED := build/compiled
@@ -56,7 +62,7 @@ $(addprefix protocols/,$(addsuffix /gateway,amqp beanstalk http) http/websocket)
 cluster/faults/test_ten_thousand_under_kills.py simulation/test_seeds.py
 # Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter,
 # and of rules and codecs that are not compiled (native.py), nor use what is.
-OF_TEXT := configuration.py docs.py imports.py migration.py path_of_send.py recipes.py vocabulary.py weight.py \
+OF_TEXT := configuration.py docs.py imports.py migration.py path_of_send.py pins.py recipes.py vocabulary.py weight.py \
 wiring.py
 INTERPRETED := tests/broker/test_growth.py tests/wire/test_fuzz.py \
 $(addprefix tests/broker/takeover/test_leases.py::test_,two_nodes_never_serve nothing_forbidden long_histories \
@@ -80,7 +86,12 @@ help: ## List the targets
 venv: $(VENV)/.installed ## Make .venv with everything that tests need
 
 # What nodes need, and no more: `make mesh` is the first command of a newcomer. Whatever is installed is printed.
-INSTALL = QMQ_BUILD=pure $(BIN)/python -m pip install --progress-bar off --editable
+# $(call install,LEVELS,EXTRAS): the versions of .ci/pins, which were tested together, by their hashes; with NEWEST=1 the
+# newest that pyproject.toml allows.
+PIP := $(BIN)/python -m pip install --progress-bar off
+pinned = $(PIP) --require-hashes $(patsubst %,--requirement .ci/pins/%.txt,$(1)) && QMQ_BUILD=pure $(PIP) --no-deps --no-build-isolation --editable .
+newest = QMQ_BUILD=pure $(PIP) --upgrade --editable '.$(2)'
+install = { $(if $(NEWEST),$(newest),$(pinned)); }
 SHOWN = sed -n 's/^Collecting \([A-Za-z0-9_.-]*\).*/  \1/p'
 
 $(BIN)/python:
@@ -89,14 +100,14 @@ $(BIN)/python:
 	@echo "making $(VENV) …"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.mesh: pyproject.toml | $(BIN)/python
+$(VENV)/.mesh: pyproject.toml .ci/pins/node.txt | $(BIN)/python
 	@echo "installing what a node needs in $(VENV): about 30 packages, less than a minute …"
-	@$(INSTALL) . | $(SHOWN)
+	@$(call install,node,) | $(SHOWN)
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+$(VENV)/.installed: pyproject.toml .ci/pins/node.txt .ci/pins/tests.txt | $(BIN)/python
 	@echo "installing what tests need in $(VENV): about 100 packages, a few minutes …"
-	@$(INSTALL) '.[dev,postgres,tokens,avro]' | $(SHOWN)
+	@$(call install,node tests,[$(FOR_TESTS)]) | $(SHOWN)
 	@touch $(VENV)/.mesh $@
 
 .PHONY: mesh
@@ -141,9 +152,9 @@ bugs-test: venv ## Seeded bugs: each must be found by a seed, or by the test tha
 cluster-test: venv ## Real processes on loopback with stock clients, kills and network faults
 	@$(TIMED) $(PYTEST) -n $(CLUSTER_JOBS) --dist loadfile --no-loadscope-reorder $(DURATIONS) tests/cluster
 
-$(VENV)/.spark: $(VENV)/.installed
+$(VENV)/.spark: $(VENV)/.installed .ci/pins/spark.txt
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,spark,readers]'
+	@$(call install,node tests spark,[$(FOR_TESTS),spark,readers]) >/dev/null
 	@touch $@
 
 .PHONY: spark-test
@@ -152,9 +163,9 @@ spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Ja
 	@KILLS=$(KILLS) $(PYTEST) --timeout 600 tests/spark
 
 # Chromium is a package of the system; what its pages load is in build/browser.
-$(VENV)/.browser: $(VENV)/.installed tests/browser/package-lock.json
+$(VENV)/.browser: $(VENV)/.installed .ci/pins/browser.txt tests/browser/package-lock.json
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,browser]'
+	@$(call install,node tests browser,[$(FOR_TESTS),browser]) >/dev/null
 	@mkdir -p build/browser && cp tests/browser/package*.json build/browser
 	@npm ci --prefix build/browser --silent --ignore-scripts --omit=optional || echo "npm has not brought the STOMP clients of browsers: their tests are skipped."
 	@touch $@
@@ -202,9 +213,9 @@ bench-compiled: venv ## The same on the compiled build, for the same pages
 profile: venv ## Where a node's time goes under one workload of qmq bench (WORKLOAD="queue --memory")
 	@$(BIN)/python -m benchmarks.profile $(WORKLOAD)
 
-$(VENV)/.docs: $(VENV)/.installed
+$(VENV)/.docs: $(VENV)/.installed .ci/pins/docs.txt
 	@echo "adding Sphinx to $(VENV) …"
-	@QMQ_BUILD=pure $(BIN)/python -m pip install --quiet --editable '.[dev,postgres,tokens,avro,docs]'
+	@$(call install,node tests docs,[$(FOR_TESTS),docs]) >/dev/null
 	@touch $@
 
 .PHONY: docs
@@ -253,20 +264,39 @@ compiled-test: venv ## The tests of what is compiled, on the compiled build; say
 beside-cluster: venv
 	@nice -n 19 $(MAKE) --no-print-directory types simulation
 
+TEST_COMPILED = $(IN_COMPILED) -m pytest -q -n $(JOBS) $(DURATIONS) -k 'not postgres' $(addprefix --deselect ,$(INTERPRETED)) \
+$(wildcard tests/storage/test_*.py) $(addprefix tests/,$(OF_COMPILED))
+
+# The package is an installed wheel, in the environment of BIN (.ci/wheels); COMPILED is a folder without it.
+.PHONY: wheel-checks
+wheel-checks:
+	@rm -rf $(COMPILED) && mkdir -p $(COMPILED) && cp -a $(BESIDE_QMQ) $(COMPILED)
+	@$(IN_COMPILED) -c 'from qmq.build import BUILD; assert BUILD == "compiled"'
+	@$(TIMED) $(TEST_COMPILED)
+
 .PHONY: compiled-checks
 compiled-checks: $(COMPILED)/.made
 	@$(IN_COMPILED) -c 'from qmq.build import BUILD; assert BUILD == "compiled"'
-	@$(TIMED) $(IN_COMPILED) -m pytest -q -n $(JOBS) $(DURATIONS) -k 'not postgres' $(addprefix --deselect ,$(INTERPRETED)) \
-	$(filter-out $(addprefix tests/test_,$(OF_TEXT)),$(wildcard tests/test_*.py)) $(wildcard tests/storage/test_*.py) \
-	$(addprefix tests/,$(OF_COMPILED))
+	@$(TIMED) $(TEST_COMPILED) $(filter-out $(addprefix tests/test_,$(OF_TEXT)),$(wildcard tests/test_*.py))
 	@(trap 'echo "traces: $$SECONDS s"' EXIT; ($(IN_COMPILED) $(DIGESTS)) >$(COMPILED).digests & compiled=$$!; \
 	$(BIN)/python $(DIGESTS) >$(COMPILED).pure-digests; wait $$compiled; \
 	cmp --silent $(COMPILED).digests $(COMPILED).pure-digests || { echo "the two builds leave different traces" >&2; exit 1; })
 
+$(VENV)/.manifests: $(VENV)/.installed .ci/pins/manifests.txt
+	@$(call install,node tests manifests,[$(FOR_TESTS),manifests]) >/dev/null
+	@touch $@
+
 .PHONY: deploy-test
-deploy-test: venv ## Files that `qmq init` writes, with the schemas of compose and Kubernetes, and systemd-analyze
-	@$(BIN)/python -m pip install --quiet --editable '.[manifests]'
+deploy-test: $(VENV)/.manifests ## Files that `qmq init` writes, with the schemas of compose and Kubernetes, and systemd-analyze
 	@$(PYTEST) tests/deploy
+
+.PHONY: pins
+pins: ## Raise the versions in .ci/pins to the newest that pyproject.toml allows, with their hashes
+	@$(PYTHON) -m venv build/pin && build/pin/bin/python -m pip install --quiet uv && PATH=$(CURDIR)/build/pin/bin:$$PATH .ci/pin
+
+.PHONY: release
+release: ## Build and check a release in dist/, and say what publishing it would do (PUBLISH=1 does it: tag and push)
+	@.ci/release $(if $(PUBLISH),--publish)
 
 .PHONY: wheels
 wheels: ## Build the wheels of a release in dist/ and try each on every Python here (minutes)

@@ -1,0 +1,43 @@
+"""The versions in .ci/pins: each dependency of pyproject.toml has one, within its bounds and with hashes."""
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+LEVELS = {name: (extras, below) for name, extras, below in runpy.run_path(str(ROOT / ".ci" / "pin"))["LEVELS"]}
+
+
+def pins(level: str) -> dict[str, list[Requirement]]:
+    """The pins of a file, by name; a marker splits some."""
+    found: dict[str, list[Requirement]] = {}
+    for entry in re.split(r"\n(?=\S)", (ROOT / ".ci" / "pins" / f"{level}.txt").read_text("utf-8").strip()):
+        requirement = Requirement(entry.partition(" \\")[0])
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), f"{requirement} has no hash"
+        found.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+    return found
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_each_dependency_has_a_pin_within_its_bounds(level: str) -> None:
+    extras, below = LEVELS[level]
+    pinned = {name: entry for one in (*below, level) for name, entry in pins(one).items()}
+    wanted = [*PROJECT["dependencies"]] if level == "node" else []
+    wanted += [text for extra in extras for text in PROJECT["optional-dependencies"][extra]]
+    for text in wanted:
+        bounds = Requirement(text)
+        entries = pinned.get(canonicalize_name(bounds.name), [])
+        assert entries, f"{text} has no pin: make pins"
+        for pin in entries:
+            (version,) = pin.specifier
+            assert version.operator == "==" and version.version in bounds.specifier, f"{pin} is not {text}: make pins"
+
+
+def test_every_extra_belongs_to_a_level() -> None:
+    assert {extra for extras, _ in LEVELS.values() for extra in extras} == PROJECT["optional-dependencies"].keys()
