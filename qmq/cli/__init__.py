@@ -59,6 +59,7 @@ COMMANDS: Table = {
     "cert": ("qmq.cli.deploy.cert:cert", "Make and renew the certificates of a mesh."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),
+    "demo": ("qmq.cli.deploy.demo:demo", "Show a mesh: three nodes with traffic, the console, a kill and a return."),
     "completion": ("qmq.cli.deploy.shell:completion", "Print the completion of commands and options for a shell."),
     "man": ("qmq.cli.deploy.shell:man", "Print the manual page of all commands."),
     "bench": ("qmq.cli.bench.command:bench", "Measure a broker on this machine."),
@@ -94,6 +95,7 @@ def main() -> None:
 
     \b
     Try it:
+      qmq demo                                three nodes, traffic, a kill and a return
       qmq serve                               one node on 127.0.0.1:61613
       qmq send /queue/hello "hello"           in another shell
       qmq listen /queue/hello --count 1

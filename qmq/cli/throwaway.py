@@ -1,4 +1,4 @@
-"""A temporary node or mesh for a measurement, on loopback, with a temporary data directory.
+"""A temporary node or mesh for a measurement or a demonstration, on loopback, with a temporary data directory.
 
 The nodes hold the other end of a pipe of this process (`--until-eof`), so they end with it, even if it is killed. The
 log of a node is kept until then, so the error of a node that does not start can be shown.
@@ -53,6 +53,7 @@ mesh = "{mesh}"
 PEER_HTTP = 'http = "{http}"\n'
 
 MESH_NODE_FILE = """\
+{sections}
 [limits]
 {limits}
 """
@@ -147,9 +148,15 @@ def throwaway(
 
 @contextlib.contextmanager
 def throwaway_mesh(
-    folder: Path | None, limits: Mapping[str, int], core: int | None, nodes: int, *, has_web: bool = False
+    folder: Path | None,
+    limits: Mapping[str, int],
+    core: int | None,
+    nodes: int,
+    *,
+    has_web: bool = False,
+    sections: str = "",
 ) -> Iterator[LocalMesh]:
-    """Started nodes a, b, …, each with `limits`, all on `core` if it is given.
+    """Started nodes a, b, …, each with `limits` and other `sections` of a node file, all on `core` if it is given.
 
     They answer clients; their links may not be up yet. Raises Failed if one does not start.
     """
@@ -163,7 +170,7 @@ def throwaway_mesh(
         )
         peers.touch(0o600)
         peers.write_text(PEERS_FILE + text, "utf-8")
-        config.write_text(MESH_NODE_FILE.format(limits=_lines(limits)), "utf-8")
+        config.write_text(MESH_NODE_FILE.format(sections=sections, limits=_lines(limits)), "utf-8")
         with LocalMesh(peers, Path(place, "data"), config_file=config, log_level="warning", bound=True) as mesh:
             mesh.start_all()
             for node in mesh.nodes.values():
