@@ -1,25 +1,31 @@
-"""ACK and NACK frames: which delivery they name, and how it is settled.
+"""What settles deliveries: orders, and the ACK and NACK frames that name them in the words of each STOMP version.
 
 Consecutive ACKs of one read are settled together, subscription by subscription. They are collected in `pending`, and
 the gateway calls `settle` before anything else is decided.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Final
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.deliveries import find_delivery, find_run
+from qmq.broker.consumers.orders import SettleDeliveries
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
 from qmq.broker.messages.destination import DestinationKind, kind_of
+from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, QUORUM
 from qmq.errors import Refused
 from qmq.gateways.encode import NO_ACK_ID
-from qmq.gateways.headers import nack_reason, required
+from qmq.gateways.headers import required
+from qmq.gateways.paused import Command
 from qmq.gateways.rules import Rules
 from qmq.gateways.subscribe_frames import SubscribeFrames
-from qmq.wire.stomp import Acks, Frame, Head, Version
+from qmq.wire.stomp import Acks, Frame, Version
 from qmq.wire.stomp.refusals import shown
+
+NO_HEADERS: Final[Mapping[str, str]] = {}
 
 SEARCHED_OF_COST = 3
 """Messages in flight that are searched for a message-id in the time of one unit of selecting."""
@@ -68,21 +74,68 @@ class AckFrames:
             self._broker.settle(deliveries, out)
             return
         for frame in acks.one_by_one():
-            self.acknowledge(frame, out)
+            self.acknowledge(frame, None, out)
 
-    def acknowledge(self, frame: Frame, out: Outcome) -> int | None:
-        """Take one ACK; returns the level of its receipt, None when a transaction holds that back."""
+    def acknowledge(self, frame: Frame, why: Back | None, out: Outcome) -> int | None:
+        """Take one ACK; or NACK, that says `why`. Returns the level of its receipt, None when a transaction holds that
+        back."""
         headers = frame.head.headers
-        transaction = headers.get("transaction")
         delivery = self._find(headers, out)
         if delivery is None:
             return FSYNC
-        level = self._level_of_settle(frame, delivery, self._rules.level_of_ack)
+        return self._decide(delivery, why, headers, headers.get("transaction"), frame.receipt, out)
+
+    def obey(self, order: SettleDeliveries, out: Outcome) -> int | None:
+        """Settle what is still in flight; as `acknowledge`. Raises Refused."""
+        level: int | None = FSYNC
+        known = self._broker.queues.deliveries
+        if order.why is None and order.receipt is None and order.transaction is None:
+            self.pending.update([(one.tag, one) for one in order.deliveries if known.get(one.tag) is one])
+            return level
+        if order.why is not None and self.pending:
+            self.settle(out)
+        for delivery in order.deliveries:
+            tag = delivery.tag
+            if known.get(tag) is delivery:
+                level = self._decide(delivery, order.why, NO_HEADERS, order.transaction, order.receipt, out)
+            elif order.transaction is not None or order.receipt is not None:
+                if self._broker.sessions[self._session_id].was_late(tag):
+                    _check_late(order.transaction)
+                else:
+                    find_delivery(known, self._session_id, tag)
+        return level
+
+    def _decide(
+        self,
+        delivery: Delivery,
+        why: Back | None,
+        headers: Mapping[str, str],
+        transaction: str | None,
+        receipt: str | None,
+        out: Outcome,
+    ) -> int | None:
+        """`why` it comes back, None for an ACK; `headers` may ask for a level of the receipt."""
+        level = FSYNC
+        envelope = delivery.message.envelope
+        if receipt is not None or transaction is not None:
+            # Else it is not read.
+            is_ack = why is None and envelope.kind is DestinationKind.QUEUE
+            level_of = self._rules.level_of_ack if is_ack else self._rules.level_of
+            asked = level_of(headers, envelope.destination)
+            level = asked if envelope.durable else FSYNC
         if transaction is not None:
-            receipt = None if self._answers_early else frame.receipt
-            held = HeldFrame(delivery=delivery, is_ack=True, receipt=receipt, level=level)
+            held = HeldFrame(
+                delivery=delivery,
+                is_ack=why is None,
+                why=Back.FAILED if why is None else why,
+                receipt=None if self._answers_early else receipt,
+                level=level,
+            )
             self._broker.transactions.hold(self._session_id, transaction, held)
             return ACCEPTED if self._answers_early else None
+        if why is not None:
+            self._broker.refuse(delivery, out, why)
+            return level
         if level >= QUORUM:
             self._broker.settle_for_good(delivery, out)
         if delivery.subscription.ack is Ack.CLIENT_INDIVIDUAL:
@@ -91,35 +144,6 @@ class AckFrames:
             self.settle(out)
             self._broker.acknowledge(delivery, out)
         return level
-
-    def refuse(self, frame: Frame, out: Outcome) -> int | None:
-        """Take one NACK; returns the level of its receipt, None when a transaction holds that back."""
-        headers = frame.head.headers
-        why = nack_reason(headers)
-        delivery = self._find(headers, out)
-        if delivery is None:
-            return FSYNC
-        level = self._level_of_settle(frame, delivery, self._rules.level_of)
-        transaction = headers.get("transaction")
-        if transaction is not None:
-            receipt = None if self._answers_early else frame.receipt
-            held = HeldFrame(delivery=delivery, is_ack=False, why=why, receipt=receipt, level=level)
-            self._broker.transactions.hold(self._session_id, transaction, held)
-            return ACCEPTED if self._answers_early else None
-        self._broker.refuse(delivery, out, why)
-        return level
-
-    def _level_of_settle(
-        self, frame: Frame, delivery: Delivery, of_queue: Callable[[Mapping[str, str], str], int]
-    ) -> int:
-        """The level for the receipt of an ACK or NACK, by `of_queue` for a queue's message; it is not read when the
-        frame has no receipt and is in no transaction."""
-        envelope = delivery.message.envelope
-        if not _is_answered(frame):
-            return FSYNC
-        level_of = of_queue if envelope.kind is DestinationKind.QUEUE else self._rules.level_of
-        asked = level_of(frame.head.headers, envelope.destination)
-        return asked if envelope.durable else FSYNC
 
     def _find(self, headers: Mapping[str, str], out: Outcome) -> Delivery | None:
         """The delivery that an ACK or NACK names, or the last before it that it covers when it comes too late itself.
@@ -135,7 +159,7 @@ class AckFrames:
             else:
                 found = self._tag_of_message_id(text, out)
                 if found is None:
-                    _check_late(headers)
+                    _check_late(headers.get("transaction"))
                     return self._broker.sessions[self._session_id].before_late(text)
                 tag = found
         else:
@@ -149,7 +173,7 @@ class AckFrames:
             raise Refused("unknown-ack", f"The message with the id {_named(headers)} has been acknowledged before.")
         session = self._broker.sessions[self._session_id]
         if session.was_late(tag):
-            _check_late(headers)
+            _check_late(headers.get("transaction"))
             return session.before_late(tag)
         return find_delivery(self._broker.queues.deliveries, self._session_id, tag)
 
@@ -173,7 +197,7 @@ class AckFrames:
             if tag is not None:
                 return tag
         if session.was_late(message_id):
-            _check_late(headers)
+            _check_late(headers.get("transaction"))
             before = session.before_late(message_id)
             return None if before is None else before.tag
         if self._version < Version.V11:
@@ -206,10 +230,10 @@ class AckFrames:
         )
 
 
-def _check_late(headers: Mapping[str, str]) -> None:
+def _check_late(transaction: str | None) -> None:
     """The delivery was taken back when its ack-timeout had passed. That means nothing, but in a transaction: what was
     made of the message will be made again, so it must not be committed."""
-    if "transaction" in headers:
+    if transaction is not None:
         raise Refused("unknown-ack", "The ack-timeout of this message has passed; its transaction cannot be committed.")
 
 
@@ -218,10 +242,9 @@ def _named(headers: Mapping[str, str]) -> str:
     return shown(headers.get("id") or headers.get("message-id", ""))
 
 
-def is_held(head: Head) -> bool:
-    """Whether the frame was to be part of a transaction. (COMMIT is not: refused, it can be tried again.)"""
-    return head.command in ("SEND", "ACK", "NACK") and "transaction" in head.headers
-
-
-def _is_answered(frame: Frame) -> bool:
-    return frame.receipt is not None or is_held(frame.head)
+def is_held(command: Command) -> bool:
+    """Whether it was to be part of a transaction. (A commit is not: refused, it can be tried again.)"""
+    if isinstance(command, Frame):
+        head = command.head
+        return head.command in ("SEND", "ACK", "NACK") and "transaction" in head.headers
+    return isinstance(command, SettleDeliveries) and command.transaction is not None

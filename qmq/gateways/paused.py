@@ -1,11 +1,16 @@
-"""Why a gateway stopped in front of a frame, and the frames that are left."""
+"""What a gateway is given; why it stopped in front of a command, and the commands that are left."""
 
 from collections.abc import Sequence
 from enum import Enum
 
+from qmq.broker.consumers.orders import Order
 from qmq.broker.consumers.subscription import StartAt
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.wire.stomp import Frame
+
+Command = Frame | Order
+"""What a gateway obeys: a SEND, with the header block that its message shares with others of its sender, or an order.
+STOMP has frames of other kinds, too."""
 
 
 class PauseReason(Enum):
@@ -31,7 +36,7 @@ class Paused:
     def __init__(
         self,
         reason: PauseReason,
-        frames: list[Frame],
+        frames: list[Command],
         keys: Sequence[bytes] = (),
         bound: BoundQueue | None = None,
         start: tuple[str, StartAt] | None = None,

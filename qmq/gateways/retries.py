@@ -13,7 +13,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.errors import Refused
-from qmq.gateways.paused import Paused, PauseReason
+from qmq.gateways.paused import Command, Paused, PauseReason
 from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.wire.stomp import Frame
 
@@ -50,10 +50,9 @@ class Repeats:
             return not (plan.is_retry or self._broker.dedup.was_asked(key))
         return not elsewhere
 
-    def of_commit(self, frame: Frame, now_us: int) -> list[bytes]:
-        """The keys that peers must be asked about before this COMMIT. None for a transaction that is not there."""
-        session = self._broker.sessions[self._session_id]
-        held = session.transactions.get(frame.head.headers.get("transaction", ""), ())
+    def of_commit(self, transaction: str, now_us: int) -> list[bytes]:
+        """The keys that peers must be asked about before it is committed. None for one that is not there."""
+        held = self._broker.sessions[self._session_id].transactions.get(transaction, ())
         return [
             one.envelope.key
             for one in held
@@ -62,7 +61,7 @@ class Repeats:
             and self._is_unsure(one.envelope.key, one.is_retry, now_us)
         ]
 
-    def pause(self, frames: list[Frame], now_us: int) -> Paused:
+    def pause(self, frames: list[Command], now_us: int) -> Paused:
         """Stop before the first of `frames`, a SEND that may not be appended now, with all keys that peers must be
         asked about; perhaps none.
 
@@ -73,7 +72,7 @@ class Repeats:
             return Paused(PauseReason.DEDUP, frames)
         return Paused(PauseReason.DEDUP, frames, self.unsure(frames, now_us))
 
-    def unsure(self, frames: list[Frame], now_us: int) -> list[bytes]:
+    def unsure(self, frames: list[Command], now_us: int) -> list[bytes]:
         """The keys that peers must be asked about, of all SENDs that `frames` begin with."""
         keys: list[bytes] = []
         for frame in frames:
@@ -89,7 +88,7 @@ class Repeats:
         """Peers were asked about `keys`; only they have `elsewhere`."""
         self.asked.update((key, key in elsewhere) for key in keys)
 
-    def answer(self, frames: list[Frame], now_us: int, out: Outcome) -> list[Frame]:
+    def answer(self, frames: list[Command], now_us: int, out: Outcome) -> list[Command]:
         """Receipt the SENDs that `frames` begin with and that are appended already; returns what follows them.
 
         Their receipts wait for everything decided before, so for their messages too. `out` is theirs alone.
@@ -122,8 +121,8 @@ class Repeats:
         dedup = self._broker.dedup
         return key not in self.asked and (is_retry or dedup.was_asked(key)) and dedup.find(key, now_us) is None
 
-    def _plan(self, frame: Frame) -> SendPlan | None:
-        if frame.head.command != "SEND":
+    def _plan(self, frame: Command) -> SendPlan | None:
+        if not isinstance(frame, Frame) or frame.head.command != "SEND":
             return None
         try:
             return self._plans.of(frame.head)

@@ -1,8 +1,8 @@
-"""One STOMP client's frames to broker calls.
+"""One client's commands to broker calls.
 
-Pure: the session passes the frames of one read, the time, and an Outcome; answers go into the Outcome like every
-other effect. Login is the session's, because checking a password waits. What a frame's headers mean is worked out
-once per distinct header block and kept with it (`Head.memo`), so a busy sender costs a look-up per frame.
+Pure: the session passes the commands of one read, the time, and an Outcome; answers go into the Outcome like every
+other effect. Login is the session's, because checking a password waits. What the headers of a SEND mean is worked out
+once per distinct header block and kept with it (`Head.memo`), so a busy sender costs a look-up per SEND.
 
 A frame that the rules forbid is answered with ERROR and ends the session, as the specification says; the frames
 before it in the same read stand. A client that sent `on-error:keep-open` with CONNECT stays when a bound or a missing
@@ -16,6 +16,7 @@ from typing import Final
 from qmq.access.rights import NOT_ALLOWED, Rights
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.orders import Abort, Begin, Commit, Disconnect, Order, SettleDeliveries, Subscribe
 from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import StartAt, Subscription
@@ -28,8 +29,8 @@ from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.encode import STOMP_ENCODERS
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.error_frames import KEEP_OPEN_CODES
-from qmq.gateways.headers import required
-from qmq.gateways.paused import Paused, PauseReason
+from qmq.gateways.headers import nack_reason, required
+from qmq.gateways.paused import Command, Paused, PauseReason
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.retries import Repeats
 from qmq.gateways.rules import Rules
@@ -50,8 +51,6 @@ class StompGateway:
     `stays`: after a refusal the session stays, and the frames that follow are obeyed, until `ignores` is set. So a
     protocol with channels can end one of them.
 
-    `pulls`: its subscriptions to queues get only what they are granted (`Queues.grant`).
-
     `sets`: headers of the node's own (`OWN_HEADERS`) that travel with its SENDs, because the node itself writes them.
     """
 
@@ -71,8 +70,6 @@ class StompGateway:
         encoder: Encoder | None = None,
         is_atomic: bool = False,
         stays: bool = False,
-        prefetch_max: int | None = None,
-        pulls: bool = False,
         sets: frozenset[str] = frozenset(),
     ) -> None:
         self.session_id = session_id
@@ -99,8 +96,6 @@ class StompGateway:
             self.encoder,
             client_id=client_id,
             window=window,
-            prefetch_max=prefetch_max,
-            pulls=pulls,
         )
         self._acks = AckFrames(session_id, broker, rules, version, self._subscribing, answers_early=answers_early)
         self.repeats = Repeats(session_id, broker, self._plans)
@@ -111,15 +106,15 @@ class StompGateway:
         self.has_left = False
         """Whether the client has sent DISCONNECT."""
 
-    def handle(self, frames: list[Frame], now_us: int, out: Outcome) -> Paused | None:
-        """Obey `frames` in order; None when all are decided. Sets `out.ending` when the session must end; later frames
+    def handle(self, commands: list[Command], now_us: int, out: Outcome) -> Paused | None:
+        """Obey `commands` in order; None when all are decided. Sets `out.ending` when the session must end; later ones
         are then ignored.
 
-        Pauses before a frame for which the rules of this node alone are not enough: a control request, a SEND that is
-        appended already, and a SEND or COMMIT that peers are to be asked about. It pauses for a turn of other tasks,
-        too: behind a refused frame whose client stays, because within one Outcome receipts come before ERRORs; where
-        it has cost COST_MAX; and behind a COMMIT (before one, too, where there are
-        many records), so that it is one batch.
+        Pauses before a command for which the rules of this node alone are not enough: a control request, a SEND that is
+        appended already, and a SEND or commit that peers are to be asked about. It pauses for a turn of other tasks,
+        too: behind a refused command whose client stays, because within one Outcome receipts come before ERRORs; where
+        it has cost COST_MAX; and behind a commit (before one, too, where there are many records), so that it is one
+        batch.
         """
         out.now_us = now_us
         if self.ignores:
@@ -127,7 +122,7 @@ class StompGateway:
         generation = self._rules.generation
         sends = self._rights.sends
         acks = self._acks
-        count = len(frames)
+        count = len(commands)
         at = 0
         # Until a run was not taken: a bound is near, and each attempt looks at all that follows.
         may_run = self._may_run
@@ -138,69 +133,84 @@ class StompGateway:
                 if acks.pending:
                     acks.settle(out)
                 self._may_run = may_run
-                return Paused(PauseReason.TURN, frames[at:])
-            frame = frames[at]
-            head = frame.head
+                return Paused(PauseReason.TURN, commands[at:])
+            command = commands[at]
+            order: Order | None = None
             level: int | None = FSYNC
             try:
-                plan = head.memo
-                if plan is None and head.command == "SEND":
-                    plan = self._planned(head, out)
-                if isinstance(plan, SendPlan):
-                    if plan.generation != generation:
+                if isinstance(command, Acks):
+                    acks.acknowledge_all(command, out)
+                elif isinstance(command, Frame):
+                    head = command.head
+                    plan = head.memo
+                    if plan is None and head.command == "SEND":
                         plan = self._planned(head, out)
-                        assert plan is not None, "no destination becomes a control destination"
-                    if acks.pending:
-                        acks.settle(out)
-                    if sends is not None and plan.envelope.destination not in sends:
-                        self._rights.check_send(plan.envelope.destination)
-                    if plan.may_run:
-                        if may_run and at + 1 < count and frames[at + 1].head is head:
-                            taken = self._send_run(plan, frames, at, out)
-                            if taken:
-                                at += taken
-                                continue
-                            may_run = False
-                    elif plan.key is not None and not self.repeats.may_append(plan, now_us):
-                        return self.repeats.pause(frames[at:], now_us)
-                    elif plan.check_body is not None:
-                        # Of a transaction, too: the rest of it is not worth waiting for, and each SEND has its turn.
-                        out.cost += plan.check_body(frame.body)
-                    level = self._send(plan, frame, now_us, out)
-                elif isinstance(frame, Acks):
-                    acks.acknowledge_all(frame, out)
-                elif head.command == "ACK":
-                    level = acks.acknowledge(frame, out)
+                    if isinstance(plan, SendPlan):
+                        if plan.generation != generation:
+                            plan = self._planned(head, out)
+                            assert plan is not None, "no destination becomes a control destination"
+                        if acks.pending:
+                            acks.settle(out)
+                        if sends is not None and plan.envelope.destination not in sends:
+                            self._rights.check_send(plan.envelope.destination)
+                        if plan.may_run:
+                            following = commands[at + 1] if may_run and at + 1 < count else None
+                            if isinstance(following, Frame) and following.head is head:
+                                taken = self._send_run(plan, commands, at, out)
+                                if taken:
+                                    at += taken
+                                    continue
+                                may_run = False
+                        elif plan.key is not None and not self.repeats.may_append(plan, now_us):
+                            return self.repeats.pause(commands[at:], now_us)
+                        elif plan.check_body is not None:
+                            # In a transaction, too: the rest is not worth waiting for, and each SEND has its turn.
+                            out.cost += plan.check_body(command.body)
+                        level = self._send(plan, command, now_us, out)
+                    elif head.command == "ACK":
+                        level = acks.acknowledge(command, None, out)
+                    else:
+                        if acks.pending:
+                            acks.settle(out)
+                        if head.command == "SEND":
+                            return Paused(PauseReason.CONTROL, commands[at:])
+                        if head.command == "NACK":
+                            level = acks.acknowledge(command, nack_reason(head.headers), out)
+                        elif head.command == "SUBSCRIBE" or head.command == "UNSUBSCRIBE":
+                            bound = self._subscribing.missing(head)
+                            if bound is not None:
+                                self._may_run = may_run
+                                return Paused(PauseReason.BINDING, commands[at:], bound=bound)
+                            start = self._subscribing.beginning(head)
+                            if start is not None:
+                                self._may_run = may_run
+                                return Paused(PauseReason.BEGINNING, commands[at:], start=start)
+                            level = self._subscribe(command, now_us, out)
+                        else:
+                            order = order_of(command)
                 else:
-                    if acks.pending:
-                        acks.settle(out)
-                    if head.command == "SEND":
-                        return Paused(PauseReason.CONTROL, frames[at:])
-                    # DISCONNECT by itself: what came before is sent, and confirmed, before the end is decided.
-                    is_late = head.command == "COMMIT" and out.record_bytes >= BESIDE_BYTES_MAX
-                    if is_late or (head.command == "DISCONNECT" and at):
-                        self._may_run = may_run
-                        return Paused(PauseReason.TURN, frames[at:])
-                    if head.command == "COMMIT" and (keys := self.repeats.of_commit(frame, now_us)):
-                        return Paused(PauseReason.DEDUP, frames[at:], keys)
-                    if head.command == "SUBSCRIBE" or head.command == "UNSUBSCRIBE":
-                        bound = self._subscribing.missing(head)
-                        if bound is not None:
+                    order = command
+                if order is not None:
+                    if isinstance(order, SettleDeliveries):
+                        level = acks.obey(order, out)
+                    else:
+                        if acks.pending:
+                            acks.settle(out)
+                        is_over = isinstance(order, Commit)
+                        # Disconnect by itself: what came before is sent, and confirmed, before the end is decided.
+                        if (is_over and out.record_bytes >= BESIDE_BYTES_MAX) or (at and isinstance(order, Disconnect)):
                             self._may_run = may_run
-                            return Paused(PauseReason.BINDING, frames[at:], bound=bound)
-                        start = self._subscribing.beginning(head)
-                        if start is not None:
-                            self._may_run = may_run
-                            return Paused(PauseReason.BEGINNING, frames[at:], start=start)
-                    level = self._obey(frame, now_us, out)
-                    is_over = head.command == "COMMIT"
-                if frame.receipt is not None and level is not None:
-                    out.receipt(frame.receipt, level)
+                            return Paused(PauseReason.TURN, commands[at:])
+                        if isinstance(order, Commit) and (keys := self.repeats.of_commit(order.transaction, now_us)):
+                            return Paused(PauseReason.DEDUP, commands[at:], keys)
+                        level = self._obey(order, now_us, out)
+                if command.receipt is not None and level is not None:
+                    out.receipt(command.receipt, level)
             except Refused as refused:
-                if head.command == "SEND":
-                    self._broker.totals.refused(head.headers.get("destination", ""))
-                # A transaction that misses a frame must not be committed without it.
-                self.refuse(refused, frame.receipt, out, may_stay=not is_held(head))
+                if isinstance(command, Frame) and command.head.command == "SEND":
+                    self._broker.totals.refused(command.head.headers.get("destination", ""))
+                # A transaction that misses a command must not be committed without it.
+                self.refuse(refused, command.receipt, out, may_stay=not is_held(command))
                 if self.is_atomic:
                     for name in list(self._broker.sessions[self.session_id].transactions):
                         self._broker.transactions.abort(self.session_id, name)
@@ -265,16 +275,20 @@ class StompGateway:
         self._broker.send_limits.check_send(plan.envelope, len(frame.body))
         return self._broker.send(plan.envelope, frame.body, now_us, out, taker)
 
-    def _send_run(self, plan: SendPlan, frames: list[Frame], start: int, out: Outcome) -> int:
-        """Send what has the header block of the frame at `start`, from there on, as one; returns how many these were.
+    def _send_run(self, plan: SendPlan, commands: list[Command], start: int, out: Outcome) -> int:
+        """Send what has the header block of the SEND at `start`, from there on, as one; returns how many these were.
 
         0, with nothing changed, when one of them might be refused, or go elsewhere: then each is asked about.
         """
-        head = frames[start].head
-        end = start + 1
-        while end < len(frames) and frames[end].head is head:
-            end += 1
-        run = frames[start:end]
+        first = commands[start]
+        assert isinstance(first, Frame)
+        head = first.head
+        run: list[Frame] = []
+        for at in range(start, len(commands)):
+            command = commands[at]
+            if not isinstance(command, Frame) or command.head is not head:
+                break
+            run.append(command)
         if not self._broker.send_run(plan.envelope, [frame.body for frame in run], out):
             return 0
         receipts = [frame.receipt for frame in run if frame.receipt is not None]
@@ -295,24 +309,6 @@ class StompGateway:
             broker.replies.send(answer, out, is_of_client=False)
         if request.receipt is not None:
             out.frames.append(self.encoder.response(request.receipt, list(headers.items()), body))
-
-    @property
-    def window(self) -> ConnectionPrefetch[Subscription] | None:
-        """What queue subscriptions that begin from now on share."""
-        return self._subscribing.window
-
-    @window.setter
-    def window(self, window: ConnectionPrefetch[Subscription] | None) -> None:
-        self._subscribing.window = window
-
-    @property
-    def pulls(self) -> bool:
-        """Whether subscriptions to queues that begin from now on pull."""
-        return self._subscribing.pulls
-
-    @pulls.setter
-    def pulls(self, pulls: bool) -> None:
-        self._subscribing.pulls = pulls
 
     def bound_declared(self, bound: BoundQueue) -> None:
         """The queue that `handle` paused for, before a SUBSCRIBE, is declared."""
@@ -337,42 +333,35 @@ class StompGateway:
         out.frames.append(self.encoder.error(error, receipt))
         out.ending = not keep
 
-    def _obey(self, frame: Frame, now_us: int, out: Outcome) -> int | None:
-        """Every command but SEND to a destination, and ACK; returns the level of its receipt, None when that is
-        sent later."""
-        head = frame.head
-        command = head.command
-        headers = head.headers
-        broker = self._broker
-        if command == "SUBSCRIBE":
-            heard = self._subscribing.subscribe(headers, now_us, out)
-            out.begins = out.begins or frame.receipt is not None
-            return heard
-        elif command == "UNSUBSCRIBE":
+    def _subscribe(self, frame: Frame, now_us: int, out: Outcome) -> int:
+        """Begin or end a subscription; returns the level of its receipt."""
+        headers = frame.head.headers
+        if frame.head.command == "UNSUBSCRIBE":
             self._subscribing.unsubscribe(headers, now_us, out)
-        elif command == "NACK":
-            return self._acks.refuse(frame, out)
-        elif command == "BEGIN":
-            broker.transactions.begin(self.session_id, required(headers, "transaction", command))
-        elif command == "COMMIT":
-            asked = headers.get("receipt-level")
-            level = None if asked is None else asked_level(asked, self._rules.replicas_max)
-            word = headers.get("ack-level")
-            name = required(headers, "transaction", command)
+            return FSYNC
+        heard = self._subscribing.subscribe(headers, now_us, out)
+        out.begins = out.begins or frame.receipt is not None
+        return heard
+
+    def _obey(self, order: Order, now_us: int, out: Outcome) -> int | None:
+        """Returns the level of its receipt, None when that is sent later."""
+        transactions = self._broker.transactions
+        if isinstance(order, Begin):
+            transactions.begin(self.session_id, order.transaction)
+        elif isinstance(order, Commit):
+            level = None if order.level is None else asked_level(order.level, self._rules.replicas_max)
+            name = order.transaction
             self._check_held(name)
-            return broker.commit(
-                self.session_id,
-                name,
-                now_us,
-                out,
-                level,
-                self.repeats.asked,
-                is_quorum=None if word is None else asks_quorum(word),
+            return self._broker.commit(
+                self.session_id, name, now_us, out, level, self.repeats.asked, is_quorum=order.is_quorum
             )
-        elif command == "ABORT":
-            broker.transactions.abort(self.session_id, required(headers, "transaction", command))
+        elif isinstance(order, Subscribe):
+            self._subscribing.begin(order.subscription, out)
+            out.begins = out.begins or order.receipt is not None
+        elif isinstance(order, Abort):
+            transactions.abort(self.session_id, order.transaction)
         else:
-            assert command == "DISCONNECT", command
+            assert isinstance(order, Disconnect), order
             out.ending = True
             self.has_left = True
         return FSYNC
@@ -390,3 +379,15 @@ class StompGateway:
                 state.held_bytes -= one.bytes
                 one.envelope = self._plans.still_bound(one.envelope)
                 state.held_bytes += one.bytes
+
+
+def order_of(frame: Frame) -> Order:
+    """The order that a frame about a transaction, or the end of the session, stands for. Raises Refused."""
+    command, headers = frame.head.command, frame.head.headers
+    if command == "DISCONNECT":
+        return Disconnect(frame.receipt)
+    name = required(headers, "transaction", command)
+    if command != "COMMIT":
+        return Begin(name, frame.receipt) if command == "BEGIN" else Abort(name, frame.receipt)
+    word = headers.get("ack-level")
+    return Commit(name, frame.receipt, headers.get("receipt-level"), None if word is None else asks_quorum(word))

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE frames: from their headers to a subscription of the broker."""
+"""How subscriptions begin and end: those that a protocol has made, and the SUBSCRIBE and UNSUBSCRIBE of STOMP."""
 
 from collections.abc import Mapping
 
@@ -18,6 +18,7 @@ from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import (
     ack_mode,
     ack_timeout_us,
+    check_name,
     consumer_asks,
     consumer_priority,
     destination_of,
@@ -47,7 +48,7 @@ CONFIGURED_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKin
 
 
 class SubscribeFrames:
-    """The SUBSCRIBEs and UNSUBSCRIBEs of one session."""
+    """Those of one session."""
 
     __slots__ = (
         "_bound_by_id",
@@ -59,10 +60,8 @@ class SubscribeFrames:
         "found",
         "_rights",
         "_rules",
-        "pulls",
         "_session_id",
         "_version",
-        "_prefetch_max",
         "nameless",
         "window",
     )
@@ -78,8 +77,6 @@ class SubscribeFrames:
         *,
         client_id: str,
         window: ConnectionPrefetch[Subscription] | None,
-        prefetch_max: int | None = None,
-        pulls: bool = False,
     ) -> None:
         self._session_id = session_id
         self._broker = broker
@@ -89,8 +86,6 @@ class SubscribeFrames:
         self._encoder = encoder
         self._client_id = client_id
         self.window = window
-        self._prefetch_max = prefetch_max
-        self.pulls = pulls
         self._bound_by_id: dict[str, BoundQueue] = {}
         self.declared: BoundQueue | None = None
         """What was declared for the SUBSCRIBE that comes next."""
@@ -100,6 +95,23 @@ class SubscribeFrames:
         """What was found in the log for the SUBSCRIBE that comes next: a fanout, and where in it."""
         self.nameless: str | None = None
         """How the one subscription is known that a client of 1.1 or 1.2 gave no id; None when there is none."""
+
+    def begin(self, subscription: Subscription, out: Outcome) -> None:
+        """Begin a subscription of another protocol, to a queue. Raises Refused."""
+        destination = subscription.destination
+        check_name(destination)
+        kind = kind_of(destination, self._rules.destination_bytes_max)
+        self._rights.check_subscribe(destination)
+        self._check_configured(destination, kind)
+        subscription.prefix = self._encoder.prefix(subscription.id, False)
+        if kind is DestinationKind.QUEUE:
+            self._check_queue(subscription)
+        self._broker.subscriptions.subscribe(subscription, out)
+        out.cost += subscription.memory_bytes // BYTES_OF_COST
+
+    def _check_configured(self, destination: str, kind: DestinationKind) -> None:
+        if not is_pattern(destination) and kind in CONFIGURED_KINDS and not self._rules.policy(destination)[0]:
+            raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
 
     def subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
         """Begin a subscription; returns the level of its receipt."""
@@ -114,8 +126,7 @@ class SubscribeFrames:
         subscription_id = self._subscription_id(headers, "SUBSCRIBE")
         # STOMP 1.1 and 1.2 want a subscription on every MESSAGE.
         named = subscription_id if is_nameless else headers.get("id")
-        if not is_pattern(destination) and kind in CONFIGURED_KINDS and not self._rules.policy(destination)[0]:
-            raise Refused("unknown-destination", "This destination is not configured, and none is created on use.")
+        self._check_configured(destination, kind)
         ack = ack_mode(headers)
         durable = durable_name(headers, kind, destination, subscription_id, self._client_id)
         if durable is not None:
@@ -123,7 +134,7 @@ class SubscribeFrames:
         if is_nameless:
             if durable is not None and not durable.client:
                 raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
-        credit = prefetch(headers, self._rules.prefetch_default, self._prefetch_max or self._rules.prefetch_max)
+        credit = prefetch(headers, self._rules.prefetch_default, self._rules.prefetch_max)
         bytes_max = self._rules.buffer_bytes_max
         buffer = buffer_of(headers, kind, bytes_max)
         if buffer is None and kind is DestinationKind.TOPIC and (most := self._rules.buffer_messages(destination)):
@@ -164,10 +175,6 @@ class SubscribeFrames:
 
     def _of_queue(self, subscription: Subscription, headers: Mapping[str, str]) -> None:
         """What a SUBSCRIBE to a queue says of the subscription. Raises Refused."""
-        queue = subscription.destination
-        self._rules.lock(queue, self._session_id)
-        if is_own_name(queue):
-            check_owner(self._rights, queue, self._rules.begun_by(queue) or "")
         subscription.asks = consumer_asks(headers, self._rules.destination_bytes_max)
         subscription.ack_timeout_us = ack_timeout_us(headers)
         subscription.exclusive = is_said(headers, "exclusive", "activemq.exclusive")
@@ -176,8 +183,14 @@ class SubscribeFrames:
         if subscription.is_browser and subscription.ack is not Ack.AUTO:
             raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
         subscription.window = self.window
-        if self.pulls:
-            subscription.is_pull, subscription.credit = True, 0
+        self._check_queue(subscription)
+
+    def _check_queue(self, subscription: Subscription) -> None:
+        """Raises Refused for a queue that is not for this client, or whose dead letters may not go where it asks."""
+        queue = subscription.destination
+        self._rules.lock(queue, self._session_id)
+        if is_own_name(queue):
+            check_owner(self._rights, queue, self._rules.begun_by(queue) or "")
         target = None if subscription.asks is None else subscription.asks.dead_letter
         if target:
             self._rights.check(Action.SEND, target)
@@ -233,7 +246,7 @@ class SubscribeFrames:
 
     def _check_headers(self, queue: str, headers: Mapping[str, str]) -> None:
         """Raises Refused for what no SUBSCRIBE to a queue may say."""
-        credit = prefetch(headers, self._rules.prefetch_default, self._prefetch_max or self._rules.prefetch_max)
+        credit = prefetch(headers, self._rules.prefetch_default, self._rules.prefetch_max)
         buffer_of(headers, DestinationKind.QUEUE, self._rules.buffer_bytes_max)
         self._of_queue(Subscription(self._session_id, "", queue, ack_mode(headers), credit, b""), headers)
 

@@ -6,7 +6,7 @@ names, answers, and continues with the frames that are left.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from qmq.engine.runtime.contexts import Committing, Engine
 from qmq.errors import CorruptLog, LogBroken, Refused
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.encoder import Encoder
-from qmq.gateways.paused import Paused, PauseReason
+from qmq.gateways.paused import Command, Paused, PauseReason
 from qmq.gateways.queue_arguments import WrongArgument, rules_of
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
@@ -93,7 +93,7 @@ class FrameLoop:
         # Whether more frames of the read follow when these are decided.
         self._is_portion = False
 
-    async def obey(self, frames: list[Frame], *, is_paid: bool = False) -> None:
+    async def obey(self, frames: list[Command], *, is_paid: bool = False) -> None:
         """Decide the frames of one read. When the gateway pauses, wait for what it names.
 
         Unless it `is_paid`, wait before for the rates of the client.
@@ -118,10 +118,13 @@ class FrameLoop:
                 elif paused.reason is PauseReason.CONTROL:
                     await query.aclose()
                     request = paused.frames[0]
+                    assert isinstance(request, Frame)
                     response = await self.control(request.head.headers, request.body)
                 elif paused.bound is not None:
                     await query.aclose()
-                    response = await self._change_bound(paused.frames[0], paused.bound)
+                    request = paused.frames[0]
+                    assert isinstance(request, Frame)
+                    response = await self._change_bound(request, paused.bound)
                 elif paused.start is not None:
                     await query.aclose()
                     response = await self._find_beginning(*paused.start)
@@ -140,7 +143,7 @@ class FrameLoop:
                     return
                 paused = self._decide(left)
 
-    async def _obey_in_portions(self, frames: list[Frame]) -> None:
+    async def _obey_in_portions(self, frames: list[Command]) -> None:
         context, session = self._context, self._session
         is_last = False
         while not is_last:
@@ -224,7 +227,7 @@ class FrameLoop:
         if bound.source:
             await context.bound_queues.declare(bound, session.user)
 
-    def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Frame]:
+    def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Command]:
         """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.
 
         In an Outcome of their own: within one Outcome receipts precede all other effects.
@@ -244,13 +247,14 @@ class FrameLoop:
         try:
             if isinstance(response, Refused):
                 raise response
+            assert isinstance(request, Frame)
             gateway.send_answer(request, response.headers, response.body, now_us, out)
         except Refused as refused:
             gateway.refuse(refused, request.receipt, out)
         self._submit(out)
         return frames[1:]
 
-    def _decide(self, frames: list[Frame]) -> Paused | None:
+    def _decide(self, frames: list[Command]) -> Paused | None:
         """Handle frames and submit, with no `await` in between; returns why frames are left, if any are."""
         session = self._session
         out = Outcome(session.id)
@@ -311,11 +315,12 @@ def gateway_of(
     )
 
 
-def only_requests(frames: list[Frame]) -> bool:
+def only_requests(frames: Sequence[Command]) -> bool:
     """Whether all of these are control requests; true for none."""
     for frame in frames:
-        head = frame.head
-        if head.command != "SEND" or not head.headers.get("destination", "").startswith(CONTROL):
+        if not isinstance(frame, Frame) or frame.head.command != "SEND":
+            return False
+        if not frame.head.headers.get("destination", "").startswith(CONTROL):
             return False
     return True
 

@@ -3,7 +3,9 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from qmq.broker.consumers.orders import Abort, Commit
 from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.messages.lifecycle import Back
 from qmq.protocols.amqp.channel_consumers import ChannelConsumers
 from qmq.protocols.amqp.channel_frames import ACK, PUBLISH, ChannelFrames, ChannelOwner
 from qmq.protocols.amqp.codec.frames import Command, method_frame
@@ -13,7 +15,6 @@ from qmq.protocols.amqp.gateway.channel import Channel
 from qmq.protocols.amqp.publishes import ChannelPublishes
 from qmq.protocols.amqp.topology import Topology
 from qmq.sessions.pull_consumer import PullConsumer
-from qmq.wire.stomp import Frame, Head, Version
 
 NACK: Final = (60, 120)
 
@@ -75,22 +76,14 @@ class AmqpChannel:
     # Acks
 
     def _ack(self, tag: int, multiple: bool) -> None:
-        taken = self._taken(tag, multiple)
-        if self._frames.transaction is None:
-            self._frames.pending += taken
-            return
-        self._frames.begin()
-        for delivery in taken:
-            headers = {"id": str(delivery.tag), "transaction": self._frames.transaction}
-            self._frames.pending.append(Frame(Head("ACK", headers, Version.V12), b"", None))
+        self._frames.settle(self._taken(tag, multiple))
 
     def _nack(self, tag: int, multiple: bool, requeue: bool) -> None:
         taken = self._taken(tag, multiple)
-        self._frames.begin()
-        for delivery in taken:
+        if requeue:
             # Of what was taken back there is nothing to requeue, also in a transaction.
-            if not requeue or delivery.subscription.in_flight.get(delivery.tag) is delivery:
-                self._frames.pending.append(self._nack_frame(delivery, requeue))
+            taken = [one for one in taken if one.subscription.in_flight.get(one.tag) is one]
+        self._frames.settle(taken, Back.FAILED if requeue else Back.REJECTED)
 
     def _taken(self, tag: int, multiple: bool) -> list[Delivery]:
         """What an ack or nack is about. Raises AmqpRefusal."""
@@ -99,12 +92,6 @@ class AmqpChannel:
             # A rollback makes them unacked again.
             self._tx_taken.update(taken)
         return list(taken.values())
-
-    def _nack_frame(self, delivery: Delivery, requeue: bool) -> Frame:
-        headers = {"id": str(delivery.tag), "requeue": "true" if requeue else "false"}
-        if self._frames.transaction is not None:
-            headers["transaction"] = self._frames.transaction
-        return Frame(Head("NACK", headers, Version.V12), b"", None)
 
     async def _reject(self, method: Any) -> None:
         self._nack(method.delivery_tag, False, method.requeue)
@@ -144,13 +131,13 @@ class AmqpChannel:
         self._frames.send(commands.Tx.SelectOk())
 
     async def _commit(self, method: Any) -> None:
-        await self._end_transaction("COMMIT", commands.Tx.CommitOk())
+        await self._end_transaction(Commit, commands.Tx.CommitOk())
 
     async def _rollback(self, method: Any) -> None:
         self.state.unacked = dict(sorted({**self.state.unacked, **self._tx_taken}.items()))
-        await self._end_transaction("ABORT", commands.Tx.RollbackOk())
+        await self._end_transaction(Abort, commands.Tx.RollbackOk())
 
-    async def _end_transaction(self, command: str, answer: Method) -> None:
+    async def _end_transaction(self, end: type[Commit] | type[Abort], answer: Method) -> None:
         name = self._frames.transaction
         if name is None:
             raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, "the channel has no transactions: tx.select is first")
@@ -161,7 +148,7 @@ class AmqpChannel:
         self._frames.has_begun = False
         receipt = f"{TRANSACTION} {self._frames.new_id()}"
         self._owner.encoder.answers[receipt] = method_frame(self.state.number, encode_method(answer))
-        self._frames.pending.append(Frame(Head(command, {"transaction": name}, Version.V12), b"", receipt))
+        self._frames.pending.append(end(name, receipt))
         await self._frames.flush()
 
     # The end

@@ -7,8 +7,11 @@ from typing import Any, Final
 import trio
 
 from qmq.broker.consumers.connection_prefetch import ConnectionPrefetch
+from qmq.broker.consumers.consumer_class import PRIORITY_MAX
+from qmq.broker.consumers.orders import Subscribe
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.consumers.subscription import Subscription
+from qmq.broker.consumers.subscription import Ack, Asks, Subscription
+from qmq.broker.messages.send_options import MILLISECONDS_MAX
 from qmq.protocols.amqp.channel_frames import PREFETCH_MAX, ChannelFrames
 from qmq.protocols.amqp.codec.frames import method_frame
 from qmq.protocols.amqp.codec.methods import commands, short_string
@@ -19,7 +22,6 @@ from qmq.protocols.amqp.gateway.names import DIRECT_REPLY, queue_destination, qu
 from qmq.protocols.amqp.lookup import check_queue
 from qmq.protocols.amqp.topology import Topology
 from qmq.sessions.pull_consumer import PullConsumer
-from qmq.wire.stomp import Frame, Head, Version
 
 TAGS_MAX: Final = 1000
 """Consumers of one channel."""
@@ -39,6 +41,8 @@ class ChannelConsumers:
         self.state = frames.state
         self._rights = frames.rights
         self._pull = pull
+        self._window: ConnectionPrefetch[Subscription] | None = None
+        """What all that begin from now on share."""
         self._getters: dict[str, Subscription] = {}
         """Queue → the subscription of its basic.get. It is released between two of them."""
 
@@ -53,60 +57,54 @@ class ChannelConsumers:
         if len(state.consumers) >= TAGS_MAX:
             raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a channel has at most {TAGS_MAX} consumers")
         if name == DIRECT_REPLY:
-            consumer, headers = self._reply_consumer(id, tag, method.no_ack)
+            consumer, subscription = self._reply_consumer(id, tag, method.no_ack)
         else:
             queue = queue_destination(name, self._owner.vhost)
             self._rights.check_subscribe(queue)
             await check_queue(context, queue, name, self._owner.vhost)
             consumer = Consumer(state, id, tag, queue, needs_ack=not method.no_ack)
-            headers = self._subscribe(queue, id, consumer.needs_ack, method.arguments or {})
+            subscription = self._subscription(queue, id, consumer.needs_ack, method.arguments or {})
+            subscription.window = self._window
             if method.exclusive:
                 if context.policy_of(queue).exclusive:
                     raise AmqpRefusal(
                         ReplyCode.ACCESS_REFUSED,
                         f"queue {name!r} has a single active consumer: none of its consumers can be exclusive",
                     )
-                headers["exclusive"] = "true"
+                subscription.exclusive = True
         encoder = self._owner.encoder
         receipt = None
         if not method.nowait:
             receipt = f"consume {id}"
             encoder.answers[receipt] = method_frame(state.number, CONSUME_OK + short_string(tag))
         state.consumers[tag] = encoder.consumers[id] = consumer
-        await self._begin(consumer.queue, headers, receipt, (60, 20), consumer)
+        await self._begin(Subscribe(subscription, receipt), (60, 20), consumer)
         if state.is_closing:
             self.end()
         elif not self._owner.is_over:
             on_deleted = partial(context.spawn, partial(self._notify, consumer))
             context.queue_watchers.watch(consumer.queue, consumer, on_deleted)
 
-    async def _begin(
-        self,
-        queue: str,
-        headers: dict[str, str],
-        receipt: str | None,
-        cause: tuple[int, int],
-        consumer: Consumer | None = None,
-    ) -> None:
+    async def _begin(self, subscribe: Subscribe, cause: tuple[int, int], consumer: Consumer | None = None) -> None:
         """Subscribe. Raises AmqpRefusal if the queue is deleted meanwhile: another may have its name by now."""
+        queue = subscribe.subscription.destination
         owner = self._owner
         watchers, deleted = owner.context.queue_watchers, trio.Event()
         watcher = consumer or deleted
         watchers.watch(queue, watcher, deleted.set)
         try:
-            frame = Frame(Head("SUBSCRIBE", headers, Version.V12), b"", receipt)
-            await self._frames.pay(frame)
-            was_decided = await self._frames.obey([frame], cause, deleted.is_set, is_paid=True)
+            await self._frames.pay(subscribe)
+            was_decided = await self._frames.obey([subscribe], cause, deleted.is_set, is_paid=True)
         finally:
             watchers.forget(queue, watcher)
         if not was_decided and not owner.is_over:
             if consumer is not None:
                 owner.encoder.consumers.pop(consumer.id, None)
-                owner.encoder.withdraw_answer(receipt or "")
+                owner.encoder.withdraw_answer(subscribe.receipt or "")
                 self.state.consumers.pop(consumer.tag, None)
             raise AmqpRefusal(ReplyCode.NOT_FOUND, f"the queue {queue_name(queue, owner.vhost)!r} has been deleted")
 
-    def _reply_consumer(self, id: str, tag: str, no_ack: bool) -> tuple[Consumer, dict[str, str]]:
+    def _reply_consumer(self, id: str, tag: str, no_ack: bool) -> tuple[Consumer, Subscription]:
         """The consumer of direct replies, of which a channel has one. Raises AmqpRefusal."""
         if not no_ack:
             raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a consumer of {DIRECT_REPLY} needs no_ack")
@@ -114,33 +112,28 @@ class ChannelConsumers:
             raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"a channel has one consumer of {DIRECT_REPLY}")
         queue = f"/temp-queue/amqp-{self.state.serial}"
         consumer = self.state.reply_consumer = Consumer(self.state, id, tag, queue, needs_ack=False)
-        return consumer, {"destination": queue, "id": id}
+        return consumer, Subscription(self._owner.session.id, id, queue, Ack.AUTO, 1, b"")
 
-    def _subscribe(self, queue: str, id: str, needs_ack: bool, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """The headers of a SUBSCRIBE with the defaults of RabbitMQ: no limit of deliveries, no pause after a nack,
-        and no dead letter queue, unless one of these is declared of the queue or in its policy."""
-        headers = {
-            "destination": queue,
-            "id": id,
-            "ack": "client-individual" if needs_ack else "auto",
-            "prefetch-count": str(self.state.prefetch or PREFETCH_MAX),
-        }
+    def _subscription(self, queue: str, id: str, needs_ack: bool, arguments: Mapping[str, Any]) -> Subscription:
+        """With the defaults of RabbitMQ, no limit of deliveries, no pause after a nack and no dead letter queue, unless
+        one of these is declared of the queue or in its policy. Raises AmqpRefusal."""
+        ack = Ack.CLIENT_INDIVIDUAL if needs_ack else Ack.AUTO
+        made = Subscription(self._owner.session.id, id, queue, ack, self.state.prefetch or PREFETCH_MAX, b"")
         said = self._owner.context.policy_of(queue).set_keys
-        if "delivery_limit" not in said:
-            headers["delivery-limit"] = "0"
-        if "redelivery_seconds_min" not in said:
-            headers["redelivery-delay"] = "0"
-        if "dead_letter" not in said:
-            headers["dead-letter"] = ""
+        made.asks = Asks(
+            None if "delivery_limit" in said else 0,
+            None if "redelivery_seconds_min" in said else 0,
+            None if "dead_letter" in said else "",
+        )
         timeout = arguments.get(TIMEOUT)
         if timeout is not None:
-            headers["ack-timeout"] = f"{seconds_of(TIMEOUT, timeout):.3f}"
-        priority = arguments.get("x-priority", 0)
-        if type(priority) is not int:
-            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"x-priority is a whole number, not {priority!r}")
-        if priority:
-            headers["consumer-priority"] = str(priority)
-        return headers
+            made.ack_timeout_us = round(seconds_of(TIMEOUT, timeout) * 1000) * 1000
+            if made.ack_timeout_us > MILLISECONDS_MAX * 1000:
+                raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{TIMEOUT} is at most {MILLISECONDS_MAX}")
+        made.priority = arguments.get("x-priority", 0)
+        if type(made.priority) is not int or abs(made.priority) > PRIORITY_MAX:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"x-priority is a whole number, not {made.priority!r}")
+        return made
 
     async def cancel(self, method: Any) -> None:
         await self._frames.flush()
@@ -228,14 +221,10 @@ class ChannelConsumers:
             return self._getters[queue]
         id = self._frames.new_id()
         # `get` settles what needs no ack: with `auto`, the next message would come as soon as this one is written.
-        headers = self._subscribe(queue, id, True, {})
         # The bound of the channel is about its consumers only, as with RabbitMQ.
-        gateway = self._frames.gateway
-        window, gateway.window, gateway.pulls = gateway.window, None, True
-        try:
-            await self._begin(queue, headers, None, (60, 70))
-        finally:
-            gateway.window, gateway.pulls = window, False
+        subscription = self._subscription(queue, id, True, {})
+        subscription.is_pull, subscription.credit = True, 0
+        await self._begin(Subscribe(subscription), (60, 70))
         session = self._owner.context.broker.sessions.get(self._owner.session.id)
         found = None if session is None else session.subscriptions.get(id)
         if found is not None:
@@ -258,10 +247,10 @@ class ChannelConsumers:
             raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "prefetch_size is 0: prefetch is counted in messages")
         if method.global_ or self._owner.qos_is_of_channel:
             most = method.prefetch_count or PREFETCH_MAX
-            window = self._frames.gateway.window
+            window = self._window
             out = Outcome(self._owner.session.id, self._owner.context.environment.now_us())
             if window is None:
-                self._frames.gateway.window = window = ConnectionPrefetch(most)
+                self._window = window = ConnectionPrefetch(most)
                 self._share(window, out)
             else:
                 self._owner.context.broker.queues.rounds.resize(window, most, out)

@@ -1,15 +1,18 @@
 """The frames of one channel: a gateway of its own, and what is collected for it until it is decided.
 
 Publishes, acks and nacks of one read are collected, and decided when a command needs an answer, or at the end of the
-read. An ack is looked up in the moment in which it is decided: a delivery that was taken back meanwhile needs none.
+read. A delivery that was taken back meanwhile needs no ack.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from qmq.broker.consumers.subscription import Delivery, Subscription
+from qmq.broker.consumers.orders import Begin, SettleDeliveries
+from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.messages.lifecycle import Back
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.engine.runtime.contexts import Tasks
+from qmq.gateways.paused import Command
 from qmq.protocols.amqp.blocked import Blocking
 from qmq.protocols.amqp.codec.frames import method_frame
 from qmq.protocols.amqp.codec.methods import Method, encode_method
@@ -19,16 +22,13 @@ from qmq.protocols.amqp.lookup import Questions
 from qmq.protocols.amqp.topology import TopologyContext, TopologyOwner
 from qmq.sessions.frame_loop import FrameContext, FrameLoop, gateway_of
 from qmq.settings.definitions.queue_watchers import QueueWatchers
-from qmq.wire.stomp import Acks, Frame, Head, Version
+from qmq.wire.stomp import Head
 
 PREFETCH_MAX: Final = 65_535
 """Of a consumer or a channel: the largest number that basic.qos can say, and what 0, no bound, means here."""
 
 PUBLISH: Final = (60, 40)
 ACK: Final = (60, 80)
-
-Item = Frame | Delivery
-"""A frame, or a delivery that is acknowledged."""
 
 
 class ChannelContext(FrameContext, TopologyContext, Tasks, Protocol):
@@ -76,11 +76,9 @@ class ChannelFrames:
         self.written = ChannelEncoder(owner.encoder, state, self._ignore, owner.blocking.refused)
         assert owner.rights is not None
         self.rights = owner.rights
-        self.gateway = gateway_of(
-            context, session, self.written, self.rights, keep_open=True, stays=True, prefetch_max=PREFETCH_MAX
-        )
+        self.gateway = gateway_of(context, session, self.written, self.rights, keep_open=True, stays=True)
         self._loop = FrameLoop(context, session, self.gateway)
-        self.pending: list[Item] = []
+        self.pending: list[Command] = []
         self._numbers = 0
         self.transaction: str | None = None
         """Its name, once tx.select has come."""
@@ -106,7 +104,16 @@ class ChannelFrames:
         """Before each publish or ack: the first one of a transaction begins it."""
         if self.transaction is not None and not self.has_begun:
             self.has_begun = True
-            self.pending.append(Frame(Head("BEGIN", {"transaction": self.transaction}, Version.V12), b"", None))
+            self.pending.append(Begin(self.transaction))
+
+    def settle(self, deliveries: list[Delivery], why: Back | None = None) -> None:
+        """Collect an ack of these, or a nack that says `why`."""
+        self.begin()
+        last = self.pending[-1] if self.pending else None
+        if isinstance(last, SettleDeliveries) and last.why is why:
+            last.deliveries += deliveries
+        else:
+            self.pending.append(SettleDeliveries(deliveries, why, transaction=self.transaction))
 
     async def flush(self) -> None:
         """Decide what was collected."""
@@ -114,8 +121,8 @@ class ChannelFrames:
         at = 0
         while at < len(pending) and not self.state.is_closing:
             end = at + 1
-            is_ack = isinstance(pending[at], Delivery)
-            while end < len(pending) and isinstance(pending[end], Delivery) is is_ack:
+            is_ack = isinstance(pending[at], SettleDeliveries)
+            while end < len(pending) and isinstance(pending[end], SettleDeliveries) is is_ack:
                 end += 1
             await self.obey(pending[at:end], ACK if is_ack else PUBLISH)
             if self.owner.is_over:
@@ -123,18 +130,23 @@ class ChannelFrames:
             at = end
         self._on_flushed()
 
-    async def pay(self, frame: Frame) -> None:
+    async def pay(self, command: Command) -> None:
         """Wait for the rates of the client."""
         session = self.owner.session
         if session.allowance.is_limited:
             session.waits_for_slot = True
-            await self.owner.context.usages.portion(session.allowance, [frame], session.bytes_in)
+            await self.owner.context.usages.portion(session.allowance, [command], session.bytes_in)
             session.waits_for_slot = False
 
     async def obey(
-        self, items: list[Any], cause: tuple[int, int], is_void: Callable[[], bool] = bool, *, is_paid: bool = False
+        self,
+        decided: list[Command],
+        cause: tuple[int, int],
+        is_void: Callable[[], bool] = bool,
+        *,
+        is_paid: bool = False,
     ) -> bool:
-        """Decide frames, or acks, for the method `cause`. False, and nothing, if the connection ends before, or if they
+        """Decide these for the method `cause`. False, and nothing, if the connection ends before, or if they
         are void when there is a slot for them."""
         context, session = self.owner.context, self.owner.session
         session.waits_for_slot = True
@@ -146,22 +158,10 @@ class ChannelFrames:
         if self.owner.is_over or is_void():
             return False
         self.written.cause = cause
-        frames: list[Frame] = self._acks_of(items) if isinstance(items[0], Delivery) else items
-        if frames:
-            await self._loop.obey(frames, is_paid=is_paid)
-            if self.owner.encoder.is_closing:
-                # A refusal of a node that stops ends the connection: nothing that follows is obeyed.
-                session.end_in_order()
+        await self._loop.obey(decided, is_paid=is_paid)
+        if self.owner.encoder.is_closing:
+            # A refusal of a node that stops ends the connection: nothing that follows is obeyed.
+            session.end_in_order()
         if cause == PUBLISH and not self.owner.is_over:
             self.owner.blocking.published()
         return True
-
-    def _acks_of(self, deliveries: list[Delivery]) -> list[Frame]:
-        """The ACKs of those that are still in flight: together for each subscription."""
-        known = self.owner.context.broker.queues.deliveries
-        by_subscription: dict[Subscription, list[bytes]] = {}
-        for delivery in deliveries:
-            if known.get(delivery.tag) is delivery:
-                by_subscription.setdefault(delivery.subscription, []).append(b"%d" % delivery.tag)
-        head = Head("ACK", {}, Version.V12)
-        return [Acks(head, numbers) for numbers in by_subscription.values()]

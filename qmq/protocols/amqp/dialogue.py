@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import trio
 
 from qmq.access.rights import NOT_ALLOWED, Rights
+from qmq.broker.consumers.orders import Disconnect
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
 from qmq.errors import Refused
@@ -33,7 +34,7 @@ from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoop, gateway_of
 from qmq.sessions.pull_consumer import PullOf, pull_consumers
-from qmq.wire.stomp import Frame, Head, Version
+from qmq.wire.stomp import Head
 
 CHANNEL_OPEN: Final = (20, 10)
 CHANNEL_CLOSE: Final = (20, 40)
@@ -198,7 +199,7 @@ class AmqpDialogue(ClientDialogue):
             self.encoder.is_closing = True
             self.encoder.answers[CLOSED] = method_frame(0, encode_method(commands.Connection.CloseOk()))
             assert self._loop is not None
-            await self._loop.obey([Frame(Head("DISCONNECT", {}, Version.V12), b"", CLOSED)])
+            await self._loop.obey([Disconnect(CLOSED)])
         elif isinstance(method, commands.Connection.UpdateSecret):
             await self.handshake.renew(method.new_secret)
             self.put(method_frame(0, encode_method(commands.Connection.UpdateSecretOk())))

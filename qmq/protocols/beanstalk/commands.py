@@ -83,7 +83,7 @@ class BeanstalkCommands:
         self.is_producer = self.is_worker = False
         self.has_left = False
         sets = frozenset({ID, COPIES_LEFT})
-        self._gateway = gateway_of(context, session, encoder, rights, is_atomic=True, pulls=True, sets=sets)
+        self._gateway = gateway_of(context, session, encoder, rights, is_atomic=True, sets=sets)
         decisions = self._decisions = Decisions(context, session, self._gateway, encoder, replies)
         self._reservations = decisions.reservations = Reservations(
             part, context.broker, context.environment, session.id, pull, decisions.obey_one

@@ -1,7 +1,7 @@
 """Commands of one beanstalkd connection that are decided together: puts, deletes, releases and buries of one read.
 
-Each becomes frames of a STOMP client: a put is a SEND, a delete an ACK, a release that changes nothing a NACK. A job
-that is buried, or released with another priority or a delay, is sent again and acknowledged in one transaction.
+A put is a SEND. A delete settles, and so does a release that changes nothing. A job that is buried, or released with
+another priority or a delay, is sent again and acknowledged in one transaction.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,11 @@ from typing import Final, NamedTuple
 
 import trio
 
+from qmq.broker.consumers.orders import Begin, Commit, SettleDeliveries
 from qmq.broker.consumers.subscription import Delivery
+from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
+from qmq.gateways.paused import Command
 from qmq.gateways.stomp import StompGateway
 from qmq.protocols.beanstalk.codec.replies import INTERNAL_ERROR, NOT_FOUND, OUT_OF_MEMORY
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
@@ -21,8 +24,6 @@ from qmq.wire.stomp import Frame, Head, Version
 
 TRANSACTION: Final = "beanstalk"
 """The name of the one that is open."""
-
-NACK: Final = "NACK"
 
 TOGETHER_MAX: Final = 64
 """Commands whose frames are made together. When one is refused, the frames of those behind it are made again."""
@@ -96,7 +97,7 @@ class Decisions:
                 # A client may write a thousand commands that are refused one by one.
                 await trio.lowlevel.checkpoint()
 
-    async def obey_one(self, frame: Frame) -> None:
+    async def obey_one(self, frame: Command) -> None:
         """Decide one frame that has no reply. Raises what refuses it."""
         await self._slot()
         if self.is_over:
@@ -112,13 +113,13 @@ class Decisions:
         await self._context.slot(session.id)
         session.waits_for_slot = False
 
-    async def _obey(self, frames: list[Frame]) -> None:
+    async def _obey(self, frames: list[Command]) -> None:
         self._gateway.has_refused = False
         self._encoder.refused = self._encoder.refused_slot = None
         if frames:
             await self.loop.obey(frames)
 
-    def _frames_of(self, item: DecidedItem) -> list[Frame]:
+    def _frames_of(self, item: DecidedItem) -> list[Command]:
         receipt = self._replies.receipt
         if isinstance(item, PutJob) and item.delivery is None:
             return [Frame(item.head, item.body, receipt(item.slot))]
@@ -127,17 +128,15 @@ class Decisions:
         if not self.reservations.is_valid(delivery):
             item.slot.fill(NOT_FOUND)
             return []
-        ack = {"id": str(delivery.tag)}
         if isinstance(item, SettleJob):
-            command = NACK if item.is_released else "ACK"
-            return [Frame(Head(command, ack, Version.V12), b"", receipt(item.slot))]
-        named = {"transaction": TRANSACTION}
-        head = Head("SEND", {**item.head.headers, **named}, Version.V12)
+            why = Back.FAILED if item.is_released else None
+            return [SettleDeliveries([delivery], why, receipt=receipt(item.slot))]
+        head = Head("SEND", {**item.head.headers, "transaction": TRANSACTION}, Version.V12)
         return [
-            Frame(Head("BEGIN", named, Version.V12), b"", None),
+            Begin(TRANSACTION),
             Frame(head, item.body, receipt(item.slot)),
-            Frame(Head("ACK", {**ack, **named}, Version.V12), b"", receipt(item.slot)),
-            Frame(Head("COMMIT", named, Version.V12), b"", receipt(item.slot)),
+            SettleDeliveries([delivery], transaction=TRANSACTION, receipt=receipt(item.slot)),
+            Commit(TRANSACTION, receipt(item.slot)),
         ]
 
     def _note(

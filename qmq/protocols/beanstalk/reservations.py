@@ -14,7 +14,8 @@ from typing import Final
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.subscription import Delivery, Subscription
+from qmq.broker.consumers.orders import Subscribe
+from qmq.broker.consumers.subscription import Ack, Asks, Delivery, Subscription
 from qmq.environment import Environment
 from qmq.model.levels import delivery_order
 from qmq.protocols.beanstalk.codec.replies import DEADLINE_SOON, TIMED_OUT, reserved
@@ -22,7 +23,6 @@ from qmq.protocols.beanstalk.gateway.encoder import ReplySlot
 from qmq.protocols.beanstalk.gateway.jobs import TTR_SECONDS_DEFAULT, id_of, queue_of, urgency_of
 from qmq.protocols.beanstalk.part import BeanstalkPart
 from qmq.sessions.pull_consumer import PullConsumer
-from qmq.wire.stomp import Frame, Head, Version
 
 SAFETY_US: Final = 1_000_000
 """Before the end of a reservation, in which the client is not made to wait for another job."""
@@ -32,7 +32,7 @@ RESERVED_SPARE: Final = 64
 
 
 class Reservations:
-    """Those of one connection. `subscribe` obeys a SUBSCRIBE, and raises Refused."""
+    """Those of one connection. `subscribe` begins a subscription, and raises Refused."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Reservations:
         environment: Environment,
         session: int,
         pull: PullConsumer,
-        subscribe: Callable[[Frame], Awaitable[None]],
+        subscribe: Callable[[Subscribe], Awaitable[None]],
     ) -> None:
         self._part = part
         self._broker = broker
@@ -136,23 +136,18 @@ class Reservations:
         known = self._subscriptions.get(tube)
         if known is not None and not known.closed:
             return known
-        headers = {
-            "destination": queue_of(tube),
-            "id": tube,
-            "ack": "client-individual",
-            "delivery-limit": "0",
-            "redelivery-delay": "0",
-            "ack-timeout": str(TTR_SECONDS_DEFAULT),
-        }
-        await self._subscribe(Frame(Head("SUBSCRIBE", headers, Version.V12), b"", None))
+        made = Subscription(self._session, tube, queue_of(tube), Ack.CLIENT_INDIVIDUAL, 0, b"")
+        made.is_pull = True
+        made.asks = Asks(delivery_limit=0, redelivery_us=0)
+        made.ack_timeout_us = TTR_SECONDS_DEFAULT * 1_000_000
+        await self._subscribe(Subscribe(made))
         session = self._broker.sessions.get(self._session)
-        found = None if session is None else session.subscriptions.get(tube)
-        if found is None:
+        if session is None or session.subscriptions.get(tube) is not made:
             # Its turn has come after the end of the session: nothing was subscribed to.
             self._pull.stop()
-        else:
-            self._subscriptions[tube] = found
-        return found
+            return None
+        self._subscriptions[tube] = made
+        return made
 
     def _by_urgency(self, tubes: list[str]) -> list[str]:
         return sorted(tubes, key=self._urgency) if len(tubes) > 1 else tubes

@@ -13,6 +13,7 @@ import trio
 from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
 from qmq.admin.control import LIST, STATUS, ControlRequest, together
 from qmq.errors import ProtocolError, Refused
+from qmq.gateways.paused import Command
 from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Vector
@@ -131,18 +132,19 @@ class WebCalls:
         head = self._head[1] if self._head is not None and self._head[0] is known else None
         of = (request, destination, context.wire_limits, head)
         if not is_batch(request):
-            frames = [single_of(*of)]
+            commands: list[Command] = [single_of(*of)]
         else:
             self._check_send(destination)
             if len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
                 async with self._part.parsing:
-                    frames = await context.environment.run_blocking(sends_of, *of)
+                    commands = await context.environment.run_blocking(sends_of, *of)
             else:
-                frames = sends_of(*of)
-            self._hold(held_bytes(frames))
-        if len(frames) == 1:
-            self._head = None if known is None else (known, frames[0].head)
-        await self._decide(frames)
+                commands = sends_of(*of)
+            self._hold(held_bytes(commands))
+        first = commands[0]
+        if isinstance(first, Frame):
+            self._head = None if known is None else (known, first.head)
+        await self._decide(commands)
 
     def _check_send(self, destination: str) -> None:
         """Ask for the right before a body is parsed. Raises Refused."""
@@ -263,7 +265,7 @@ class WebCalls:
         frames = WebSocketFrames(WebSocketLimits(), is_text=True)
         return WebSocketPipe(self._client.pipe, frames, session.start, self._http.take_leftover())
 
-    async def _decide(self, frames: list[Frame]) -> None:
+    async def _decide(self, frames: list[Command]) -> None:
         """Decide the frames of a request, and wait until it is answered."""
         context, session, gateway, loop = self._context, self._session, self._client.gateway, self._client.frames
         assert gateway is not None and loop is not None

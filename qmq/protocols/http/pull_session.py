@@ -13,11 +13,13 @@ import trio
 from qmq.access.rights import Rights
 from qmq.access.rules import Principal
 from qmq.broker.consumers.deliveries import find_delivery
+from qmq.broker.consumers.orders import SettleDeliveries, Subscribe
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.engine.runtime.contexts import MeshPeers, Tasks
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
 from qmq.errors import Refused
+from qmq.gateways.paused import Command
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.http.gateway.bodies import Receive
 from qmq.protocols.http.gateway.pulls import (
@@ -27,8 +29,7 @@ from qmq.protocols.http.gateway.pulls import (
     AckToken,
     PullEncoder,
     received_facts,
-    settling,
-    subscribe_of,
+    subscription_of,
 )
 from qmq.protocols.http.gateway.responses import encode_refusal
 from qmq.sessions.clients.admission import PendingLogin
@@ -37,7 +38,6 @@ from qmq.sessions.clients.session import ClientSession, SessionContext
 from qmq.sessions.frame_loop import FrameContext, FrameLoop, gateway_of
 from qmq.sessions.pull_consumer import PullOf
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
-from qmq.wire.stomp import Frame
 
 KEY_BITS: Final = 64
 
@@ -133,7 +133,7 @@ class PullSession:
         self._encoder = dialogue.encoder
         self._pull = dialogue.pull
         rights = context.rights_of(session.principal)
-        gateway = gateway_of(context, session, self._encoder, rights, is_atomic=True, pulls=True)
+        gateway = gateway_of(context, session, self._encoder, rights, is_atomic=True)
         self._loop = FrameLoop(context, session, gateway)
         self._numbers = 0
         self._turn = trio.Lock()
@@ -175,7 +175,7 @@ class PullSession:
         self._numbers += 1
         id = f"receive-{self._numbers}"
         count = min(wanted.max, self._context.rules.prefetch_max)
-        begin = partial(self._subscribe, subscribe_of(wanted, queue, id), id)
+        begin = partial(self._subscribe, subscription_of(wanted, self.id, queue, id))
         try:
             received = await self._pull.take([begin], count, wanted.wait_seconds, until_left)
         finally:
@@ -188,10 +188,10 @@ class PullSession:
             raise self._encoder.refused or Refused("kicked", "The node has ended the session of this connection.")
         return received
 
-    async def _subscribe(self, subscribe: Frame, id: str) -> Subscription | None:
-        await self._obey([subscribe])
+    async def _subscribe(self, subscription: Subscription) -> Subscription | None:
+        await self._obey([Subscribe(subscription)])
         session = self._context.broker.sessions.get(self.id)
-        return None if session is None else session.subscriptions.get(id)
+        return None if session is None else session.subscriptions.get(subscription.id)
 
     async def settle(self, acks: Sequence[tuple[int, AckRequest]]) -> list[str]:
         """The result of each request, given with the tag of its delivery. Durable, as the policy of the queue says.
@@ -223,7 +223,7 @@ class PullSession:
             await self._context.slot(self.id)
             if self._session.finishing or self._session.ending:
                 return True
-            frames = []
+            orders: list[Command] = []
             self._numbers += 1
             for number, (tag, ack) in enumerate(acks):
                 delivery = self._delivery(tag)
@@ -235,11 +235,11 @@ class PullSession:
                 else:
                     settled.add(tag)
                     receipt = f"ack-{self._numbers}-{number}"
-                    frames.append(settling(tag, ack, receipt))
+                    orders.append(SettleDeliveries([delivery], ack.why, receipt=receipt))
                     due[receipt] = number
             self._encoder.receipts_due.update(due)
             self._encoder.refused = None
-            await self._loop.obey(frames)
+            await self._loop.obey(orders)
             # Requests of other connections set it, too.
             return self._encoder.refused is not None or not self._encoder.receipts_refused.isdisjoint(due)
 
@@ -249,7 +249,7 @@ class PullSession:
         except Refused:
             return None
 
-    async def _obey(self, frames: list[Frame]) -> None:
+    async def _obey(self, frames: list[Command]) -> None:
         """Decide frames, one request at a time. Raises Refused."""
         async with self._turn:
             await self._context.slot(self.id)

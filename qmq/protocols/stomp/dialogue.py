@@ -166,7 +166,7 @@ class StompDialogue(ClientDialogue):
         if session.ending or session.finishing:
             return
         if self._frames is not None:
-            await self._frames.obey(frames)
+            await self._frames.obey([*frames])
         elif self._connection.error is not None:
             self._login.refuse(self._connection.error, self._connection.error_receipt)
             session.finish()

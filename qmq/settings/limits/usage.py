@@ -7,6 +7,7 @@ Surprising: what a read has taken is taken, also if the client then disconnects.
 outlives its last session, and a client gains nothing by connecting again.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from qmq.config import LimitSettings
 from qmq.engine.runtime.contexts import Engine
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import Refused
+from qmq.gateways.paused import Command
 from qmq.wire.stomp import Frame
 
 PORTIONS_PER_SECOND: Final = 10
@@ -120,7 +122,7 @@ class Allowance:
         """Of the bytes that were read of this connection so far, the first `bytes_in` were another login's."""
         self._bytes_taken = bytes_in
 
-    def portion(self, frames: list[Frame], bytes_in: int, now: float) -> tuple[int, float]:
+    def portion(self, frames: Sequence[Command], bytes_in: int, now: float) -> tuple[int, float]:
         """Take the next portion: how many of `frames` it has, and when they may be decided.
 
         `bytes_in` are all bytes that were read of the client so far. What is new of them is taken, too.
@@ -130,7 +132,7 @@ class Allowance:
         most = min([max(1, one.rate // PORTIONS_PER_SECOND) for one in self.messages], default=len(frames))
         count = sends = 0
         for frame in frames:
-            if frame.head.command == "SEND":
+            if isinstance(frame, Frame) and frame.head.command == "SEND":
                 if sends == most:
                     break
                 sends += 1
@@ -200,7 +202,7 @@ class ClientUsages:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def portion(self, allowance: Allowance, frames: list[Frame], bytes_in: int) -> int:
+    async def portion(self, allowance: Allowance, frames: Sequence[Command], bytes_in: int) -> int:
         """Wait until the next portion of `frames` may be decided; returns how many these are. See `Allowance.portion`.
 
         If the limits change, or the session is ending, the wait ends.

@@ -143,7 +143,7 @@ async def test_a_get_that_is_refused_leaves_nothing_behind(autojump_clock: MockC
         assert len(session.dialogue.encoder.consumers) == 1
 
 
-@pytest.mark.parametrize("timeout", ["1000", -1, True])
+@pytest.mark.parametrize("timeout", ["1000", -1, True, 10**16])
 async def test_a_consumer_with_an_invalid_timeout_is_refused(autojump_clock: MockClock, timeout: object) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)

@@ -9,14 +9,15 @@ import binascii
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from qmq.broker.consumers.subscription import Delivery, Subscription
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
+from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.totals import Totals
+from qmq.broker.selectors import compile_selector
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines, NoMessages
 from qmq.protocols.http.codec import HttpRequest
 from qmq.protocols.http.gateway.bodies import AcksBody, Receive, read_body
 from qmq.protocols.http.gateway.messages import facts_of
-from qmq.wire.stomp import Frame, Head, Version
 
 EXPIRED: Final = "expired"
 """The message was acknowledged, or its time was over: another consumer may have it."""
@@ -48,6 +49,11 @@ class AckRequest(NamedTuple):
     requeue: bool
 
     @property
+    def why(self) -> Back | None:
+        """Why the message comes back, if it does."""
+        return None if self.action == "ack" else Back.FAILED if self.requeue else Back.REJECTED
+
+    @property
     def result(self) -> str:
         """The result if the token is valid."""
         if self.action == "nack":
@@ -55,17 +61,15 @@ class AckRequest(NamedTuple):
         return "acknowledged" if self.action == "ack" else "extended"
 
 
-def subscribe_of(wanted: Receive, queue: str, id: str) -> Frame:
-    """The SUBSCRIBE that receives it."""
-    headers = {
-        "destination": queue,
-        "id": id,
-        "ack": "client-individual",
-        "ack-timeout": f"{wanted.ack_timeout_seconds:g}",
-    }
-    if wanted.selector is not None:
-        headers["selector"] = wanted.selector
-    return Frame(Head("SUBSCRIBE", headers, Version.V12), b"", None)
+def subscription_of(wanted: Receive, session: int, queue: str, id: str) -> Subscription:
+    """The subscription that receives it. Raises Refused."""
+    made = Subscription(session, id, queue, Ack.CLIENT_INDIVIDUAL, 0, b"")
+    made.is_pull = True
+    made.ack_timeout_us = round(wanted.ack_timeout_seconds * 1_000_000)
+    text = (wanted.selector or "").strip()
+    if text:
+        made.selector = compile_selector(text)
+    return made
 
 
 def receive_of(request: HttpRequest) -> Receive:
@@ -137,11 +141,3 @@ def received_facts(delivery: Delivery, token: AckToken) -> dict[str, Any]:
         "redelivered": message.attempts != 0,
         "delivery_count": count,
     }
-
-
-def settling(tag: int, ack: AckRequest, receipt: str) -> Frame:
-    """The ACK or NACK of a delivery."""
-    headers = {"id": str(tag)}
-    if ack.action == "ack":
-        return Frame(Head("ACK", headers, Version.V12), b"", receipt)
-    return Frame(Head("NACK", {**headers, "requeue": "true" if ack.requeue else "false"}, Version.V12), b"", receipt)

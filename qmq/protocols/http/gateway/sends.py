@@ -9,13 +9,15 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from qmq.broker.consumers.orders import Begin, Commit
 from qmq.broker.messages.send_options import check_options
 from qmq.errors import Refused
 from qmq.gateways.copies import ROUTING_KEYS
 from qmq.gateways.headers import OWN_HEADERS, retain, truth
+from qmq.gateways.paused import Command
 from qmq.protocols.http.codec import HttpRefusal, HttpRequest
 from qmq.protocols.http.gateway.avro import AVRO, messages_in
 from qmq.protocols.http.gateway.avro_reader import MAGIC, VALUES_PER_RECORD
@@ -93,8 +95,8 @@ def _is_avro(request: HttpRequest) -> bool:
     return _media_type(request) == AVRO and request.body.startswith(MAGIC)
 
 
-def sends_of(request: HttpRequest, destination: str, limits: Limits, known: Head | None = None) -> list[Frame]:
-    """The frames of the request: one SEND, or BEGIN, the SENDs of a batch, and COMMIT. `limits` are those of STOMP,
+def sends_of(request: HttpRequest, destination: str, limits: Limits, known: Head | None = None) -> list[Command]:
+    """The commands of the request: one SEND, or those of a batch in one transaction. `limits` are those of STOMP,
     `known` is as for `single_of`.
 
     Raises Refused, HttpRefusal.
@@ -103,15 +105,15 @@ def sends_of(request: HttpRequest, destination: str, limits: Limits, known: Head
         batch = _batch_of(request)
         if batch is not None:
             _take_headers(request, batch)
-            return _frames_of_batch(batch, destination, limits)
+            return _sends_of_batch(batch, destination, limits)
     return [single_of(request, destination, limits, known)]
 
 
-def held_bytes(frames: list[Frame]) -> int:
-    """The memory that the frames of a batch take besides their bodies, which count with their transaction."""
-    heads = {id(frame.head): frame.head for frame in frames}
+def held_bytes(commands: Sequence[Command]) -> int:
+    """The memory that the commands of a batch take besides their bodies, which count with their transaction."""
+    heads = {id(one.head): one.head for one in commands if isinstance(one, Frame)}
     values = [VALUE_BYTES + len(name) + len(value) for head in heads.values() for name, value in head.headers.items()]
-    return FRAME_BYTES * len(frames) + sum(values)
+    return FRAME_BYTES * len(commands) + sum(values)
 
 
 def single_of(request: HttpRequest, destination: str, limits: Limits, known: Head | None = None) -> Frame:
@@ -181,15 +183,15 @@ def _has_few_values(text: bytes) -> bool:
     return text.count(b"{") + text.count(b"[") <= NESTED_MAX and text.count(b",") <= VALUES_MAX
 
 
-def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) -> list[Frame]:
+def _sends_of_batch(batch: dict[str, Any], destination: str, limits: Limits) -> list[Command]:
     messages = batch["messages"]
     if not 1 <= len(messages) <= MESSAGES_MAX:
         raise Refused("bad-body", f"A batch has 1 to {MESSAGES_MAX} messages.")
-    commit = {"transaction": TRANSACTION}
+    level = None
     if "receipt_level" in batch:
         checked({"messages": [{}], "receipt_level": batch["receipt_level"]}, Batch)
-        commit["receipt-level"] = _text(batch["receipt_level"])
-    frames = [Frame(Head("BEGIN", {"transaction": TRANSACTION}, Version.V12), b"", None)]
+        level = _text(batch["receipt_level"])
+    sends: list[Command] = [Begin(TRANSACTION)]
     heads: dict[tuple[tuple[str, str], ...], Head] = {}
     plain = Head("SEND", {"destination": destination, "transaction": TRANSACTION}, Version.V12)
     for number, message in enumerate(messages):
@@ -197,7 +199,7 @@ def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) ->
             if isinstance(message, dict) and len(message) == 1 and isinstance(message.get("body"), str | bytes):
                 body = _body("body", message["body"])
                 _check_body(body, limits)
-                frames.append(Frame(plain, body, None))
+                sends.append(Frame(plain, body, None))
                 continue
             headers, body = _message_of(message, destination)
             _check_body(body, limits)
@@ -209,9 +211,8 @@ def _frames_of_batch(batch: dict[str, Any], destination: str, limits: Limits) ->
                 head = heads[key] = Head("SEND", headers, Version.V12)
         except Refused as refused:
             raise Refused(refused.code, f"messages[{number}]: {refused.message}") from None
-        frames.append(Frame(head, body, None))
-    frames.append(Frame(Head("COMMIT", commit, Version.V12), b"", RECEIPT))
-    return frames
+        sends.append(Frame(head, body, None))
+    return [*sends, Commit(TRANSACTION, RECEIPT, level)]
 
 
 def _message_of(message: Any, destination: str) -> tuple[Headers, bytes]:

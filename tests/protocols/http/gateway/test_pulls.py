@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from qmq.broker.consumers.subscription import Ack
+from qmq.broker.messages.lifecycle import Back
 from qmq.errors import Refused
 from qmq.protocols.http.codec import HttpRefusal
 from qmq.protocols.http.gateway.bodies import ACKS_MAX, RECEIVE_MAX, Receive
@@ -14,8 +16,7 @@ from qmq.protocols.http.gateway.pulls import (
     AckToken,
     acks_of,
     receive_of,
-    settling,
-    subscribe_of,
+    subscription_of,
 )
 from tests.protocols.http.gateway.support import request_of
 
@@ -38,19 +39,16 @@ def test_an_empty_body_receives_one_message_at_once() -> None:
     )
 
 
-def test_a_receive_is_a_subscription_with_a_credit_and_a_time() -> None:
+def test_a_receive_is_a_subscription_with_a_time() -> None:
     wanted = receive(max=RECEIVE_MAX, wait_seconds=60, ack_timeout_seconds=43_200, selector="a = 1")
 
-    frame = subscribe_of(wanted, "/queue/q", "r1")
+    made = subscription_of(wanted, 5, "/queue/q", "r1")
 
-    assert frame.head.headers == {
-        "destination": "/queue/q",
-        "id": "r1",
-        "ack": "client-individual",
-        "prefetch-count": "1000",
-        "ack-timeout": "43200",
-        "selector": "a = 1",
-    }
+    assert (made.session, made.id, made.destination, made.ack) == (5, "r1", "/queue/q", Ack.CLIENT_INDIVIDUAL)
+    assert made.is_pull and made.credit == 0
+    assert made.ack_timeout_us == 43_200_000_000
+    assert made.selector is not None
+    assert subscription_of(receive(), 5, "/queue/q", "r1").selector is None
 
 
 @pytest.mark.parametrize(
@@ -136,21 +134,17 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "requeue", "command", "said", "result"),
+    ("action", "requeue", "why", "result"),
     [
-        ("ack", True, "ACK", None, "acknowledged"),
-        ("nack", True, "NACK", "true", "requeued"),
-        ("nack", False, "NACK", "false", "rejected"),
+        ("ack", True, None, "acknowledged"),
+        ("nack", True, Back.FAILED, "requeued"),
+        ("nack", False, Back.REJECTED, "rejected"),
     ],
 )
-def test_settling_is_an_ack_or_a_nack(action: str, requeue: bool, command: str, said: str | None, result: str) -> None:
+def test_settling_is_an_ack_or_a_nack(action: str, requeue: bool, why: Back | None, result: str) -> None:
     ack = AckRequest(TOKEN.text, TOKEN, action, requeue)
 
-    frame = settling(77, ack, "r")
-
-    assert (frame.head.command, frame.head.headers["id"], frame.receipt) == (command, "77", "r")
-    assert frame.head.headers.get("requeue") == said
-    assert ack.result == result
+    assert (ack.why, ack.result) == (why, result)
 
 
 # Control requests

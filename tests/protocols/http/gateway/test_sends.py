@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from qmq.broker.consumers.orders import Begin, Commit
 from qmq.errors import Refused
 from qmq.gateways.copies import further_keys
 from qmq.protocols.http.codec import HttpRefusal
 from qmq.protocols.http.gateway.bodies import MESSAGES_MAX
 from qmq.protocols.http.gateway.sends import OPTIONS, sends_of, single_of
-from qmq.wire.stomp import Frame, Limits
+from qmq.wire.stomp import Limits
 from tests.protocols.http.gateway.support import request_of
 
 Q = "/queue/q"
@@ -18,11 +19,11 @@ LIMITS = Limits()
 JSON = "application/json"
 
 
-def sends(body: bytes = b"", limits: Limits = LIMITS, **headers: str) -> list[Frame]:
+def sends(body: bytes = b"", limits: Limits = LIMITS, **headers: str) -> list[Any]:
     return sends_of(request_of("POST", "/", body, **headers), Q, limits)
 
 
-def batch(*messages: Any, **more: Any) -> list[Frame]:
+def batch(*messages: Any, **more: Any) -> list[Any]:
     return sends(json.dumps({"messages": list(messages), **more}).encode(), content_type=JSON)
 
 
@@ -143,13 +144,13 @@ def test_a_batch_is_a_transaction_whose_messages_share_their_heads() -> None:
         {"body": "1"}, {"body": "2"}, {"body_base64": "/w==", "headers": {"n": 5, "t": True, "s": ""}}, receipt_level=2
     )
 
-    assert (begin.head.command, commit.head.command) == ("BEGIN", "COMMIT")
-    assert commit.receipt is not None and commit.head.headers["receipt-level"] == "2"
+    assert isinstance(begin, Begin) and isinstance(commit, Commit)
+    assert commit.receipt is not None and commit.level == "2"
     assert (one.body, two.body, three.body) == (b"1", b"2", b"\xff")
     assert one.head is two.head
     assert three.head.headers.items() >= {("n", "5"), ("t", "true"), ("s", "")}
-    transactions = {frame.head.headers["transaction"] for frame in (begin, one, two, three, commit)}
-    assert len(transactions) == 1
+    transactions = {frame.head.headers["transaction"] for frame in (one, two, three)}
+    assert transactions == {begin.transaction, commit.transaction}
 
 
 def test_the_header_of_a_request_is_the_receipt_level_of_a_batch_that_has_none_itself() -> None:
@@ -158,8 +159,7 @@ def test_the_header_of_a_request_is_the_receipt_level_of_a_batch_that_has_none_i
     (*_, by_header) = sends(body % b"", content_type=JSON, qmq_receipt_level="replicas=2")
     (*_, by_member) = sends(body % b', "receipt_level": "fsync"', content_type=JSON, qmq_receipt_level="replicas=2")
 
-    assert by_header.head.headers["receipt-level"] == "replicas=2"
-    assert by_member.head.headers["receipt-level"] == "fsync"
+    assert (by_header.level, by_member.level) == ("replicas=2", "fsync")
 
 
 @pytest.mark.parametrize("header", ["qmq_priority", "qmq_dedup_id", "qmq_header_colour", "qmq_colour"])
