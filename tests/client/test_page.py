@@ -1,8 +1,13 @@
-"""The examples of docs/client.md: each whole program passes strict mypy, and those for a framework run in it."""
+"""The examples of docs/client.md: each whole program passes strict mypy, and those for a framework run in it. The
+examples in docstrings do what they say.
+"""
 
+import doctest
+import pkgutil
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -111,3 +116,13 @@ def test_the_programs_of_the_page_pass_strict_mypy(tmp_path: Path) -> None:
     done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, cwd=ROOT)
 
     assert done.returncode == 0, done.stdout
+
+
+MODULES = [one.name for one in pkgutil.walk_packages(qmq.client.__path__, "qmq.client.")]
+
+
+def test_the_examples_in_docstrings_do_what_they_say() -> None:
+    results = [doctest.testmod(import_module(name)) for name in MODULES]
+
+    assert sum(one.failed for one in results) == 0
+    assert sum(one.attempted for one in results) >= 5

@@ -11,7 +11,11 @@ from qmq.address import PORT_MAX, Address
 
 
 def parse_address(text: str) -> Address:
-    """`host:port`, `[ipv6]:port`. Raises ValueError."""
+    """`host:port`, `[ipv6]:port`. Raises ValueError.
+
+    >>> parse_address("[::1]:61613")
+    Address(host='::1', port=61613)
+    """
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -123,7 +123,11 @@ def encode_status_request(receipt: str, fanout: str) -> bytes:
 
 
 def vector_of(status: str) -> str | None:
-    """The position that a node's status names; None when it names none (it is cut when it grows too long)."""
+    """The position that a node's status names; None when it names none (it is cut when it grows too long).
+
+    >>> vector_of('{"vector": {"a-000000000000001f": 7}}'), vector_of('{"vector": {}, "cut": true}')
+    ('a-000000000000001f=7', None)
+    """
     try:
         found = json.loads(status)
         vector = found["vector"]

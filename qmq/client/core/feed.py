@@ -64,7 +64,11 @@ class FeedState(Enum):
 
 
 def kind_of(destination: str) -> FeedKind:
-    """What `destination` is to a subscriber. The node refuses an invalid one."""
+    """What `destination` is to a subscriber. The node refuses an invalid one.
+
+    >>> kind_of("/fanout/log"), kind_of("/exchange/orders/eu")
+    (<FeedKind.FANOUT: 'fanout'>, <FeedKind.QUEUE: 'queue'>)
+    """
     if destination.startswith("/fanout/"):
         return FeedKind.FANOUT
     if destination.startswith(("/topic/", "/system/", "/temp-queue/")):

@@ -23,7 +23,14 @@ SEQUENCE_DIGITS_MAX = 19
 
 
 class Progress:
-    """A vector that only grows. Keys are origins as they are written."""
+    """A vector that only grows. Keys are origins as they are written.
+
+    >>> seen = parse_progress("a-000000000000001f=6")
+    >>> seen.advance("a-000000000000001f-7"), seen.advance("a-000000000000001f-7")
+    (True, False)
+    >>> str(seen)
+    'a-000000000000001f=7'
+    """
 
     __slots__ = ("_last",)
 
@@ -100,6 +107,9 @@ def parse_gap(text: str) -> dict[str, tuple[int, int]]:
     """The header `qmq-gap`: origin → (first, last) of the sequences that are not kept any more.
 
     Unknown parts are left out: a later node may send more.
+
+    >>> parse_gap("a-1=3-9, later")
+    {'a-1': (3, 9)}
     """
     gap: dict[str, tuple[int, int]] = {}
     for entry in text.split(","):
