@@ -53,7 +53,8 @@ class Wire(asyncio.Protocol):
             self._timer.cancel()
         if not self.ended.done():
             self.ended.set_result(None)
-        self.ended.exception()  # Otherwise the loop logs that it was never looked at.
+        elif not self.ended.cancelled():
+            self.ended.exception()  # Otherwise the loop logs that it was never looked at.
 
     def flush(self) -> None:
         """Send what the core has to say."""

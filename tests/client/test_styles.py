@@ -392,6 +392,30 @@ def test_with_instead_of_async_with_is_said() -> None:
         asyncio.run(use())
 
 
+def test_on_asyncio_the_socket_is_closed_when_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Exception | None] = []
+    lost = qmq.client.aio.Wire.connection_lost
+
+    def connection_lost(wire: qmq.client.aio.Wire, error: Exception | None) -> None:
+        closed.append(error)
+        lost(wire, error)
+
+    async def use(addresses: list[str], *, fails: bool) -> None:
+        with pytest.raises(ZeroDivisionError if fails else NotConnected):
+            async with qmq.client.aio.connect(addresses) as client:
+                assert closed == []
+                if fails:
+                    raise ZeroDivisionError
+            await client.send("/queue/q", b"")
+        assert closed == [None]
+
+    monkeypatch.setattr(qmq.client.aio.Wire, "connection_lost", connection_lost)
+    with nodes() as mesh:
+        for fails in (True, False):
+            closed.clear()
+            asyncio.run(use(mesh.addresses, fails=fails))
+
+
 def test_a_client_from_before_a_fork_says_to_connect_in_the_child() -> None:
     with nodes() as mesh:
         script = f"""
