@@ -174,7 +174,7 @@ def connect(addresses: str | Iterable[str], **options: Unpack[ConnectOptions]) -
 @asynccontextmanager
 async def _open(plan: ConnectPlan) -> AsyncIterator[Client]:
     runner = AioRunner(plan.core, plan.rotation, tls=plan.tls, attempt_seconds=plan.attempt_seconds)
-    client = Client(plan.core, runner)
+    client = Client(plan.core, runner, plan.tracing)
     running = asyncio.create_task(runner.run())
     try:
         await runner.online(plan.connect_timeout_seconds)

@@ -85,7 +85,7 @@ class Client:
 class Message(MessageContent):
     """As `qmq.client.Message`, with `with message`."""
 
-    __slots__ = ("_client", "_confirm")
+    __slots__ = ("_block", "_client", "_confirm")
 
     def __init__(self, client: Client, delivery: Delivered, confirm: bool) -> None:
         super().__init__(client.calls.core, delivery)
@@ -102,11 +102,14 @@ class Message(MessageContent):
         return self._client.reply(self, body, headers, timeout_seconds=timeout_seconds)
 
     def __enter__(self) -> "Message":
+        self._block = self._client.calls.processing(self.delivery)
+        self._block.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._block.__exit__(kind, error, trace)
         if kind is None and self._confirm:
             self.ack()
         else:
@@ -202,7 +205,7 @@ def connect(addresses: str | Iterable[str], **options: Unpack[ConnectOptions]) -
 @contextmanager
 def _open(plan: ConnectPlan) -> Iterator[Client]:
     runner = ThreadRunner(plan.core, plan.rotation, tls=plan.tls, attempt_seconds=plan.attempt_seconds)
-    calls = Calls(plan.core, runner)
+    calls = Calls(plan.core, runner, plan.tracing)
     runner.start()
     try:
         runner.call(runner.online(plan.connect_timeout_seconds))

@@ -6,7 +6,7 @@ runs the same coroutines in the thread of the caller, where they wait by blockin
 
 import math
 from collections.abc import Awaitable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TypeVar, Unpack
 
@@ -18,6 +18,7 @@ from qmq.client.message import Message, MessageContent, Receipt
 from qmq.client.options import SubscribeOptions, new_feed
 from qmq.client.runner import Runner
 from qmq.client.subscription import Subscription
+from qmq.client.tracing import Tracing
 from qmq.client.transaction import Transaction
 from qmq.errors import NotConnected, Refused, ReplyLost, Stale
 
@@ -54,9 +55,10 @@ class Statistics:
 class Client:
     """Made by `connect`; all of it may be used by several tasks at once."""
 
-    def __init__(self, core: Core, runner: Runner) -> None:
+    def __init__(self, core: Core, runner: Runner, tracing: Tracing) -> None:
         self.core = core
         self.runner = runner
+        self._tracing = tracing
 
     async def send(
         self, destination: str, body: bytes, headers: Headers | None = None, *, timeout_seconds: float = math.inf
@@ -74,8 +76,9 @@ class Client:
             TimeoutError: not confirmed within `timeout_seconds`: as if cancelled then.
             ValueError, LocalProtocolError: headers that the client writes itself, or that STOMP cannot carry.
         """
-        request = self.core.new_send(destination, body, headers or {})
-        return await self._within(timeout_seconds, self._request(request))
+        with self.sending("send", destination, body, headers or {}) as all_headers:
+            request = self.core.new_send(destination, body, all_headers)
+            return await self._within(timeout_seconds, self._request(request))
 
     async def request(
         self,
@@ -119,7 +122,9 @@ class Client:
                     if not retry:
                         raise
 
-        return await self._within(timeout_seconds, until_answered())
+        with self.sending("send", destination, body, {**given, "correlation-id": correlation_id}) as all_headers:
+            given = {name: value for name, value in all_headers.items() if name != "correlation-id"}
+            return await self._within(timeout_seconds, until_answered())
 
     async def reply(
         self,
@@ -189,6 +194,14 @@ class Client:
         )
 
     # For messages and transactions
+
+    def sending(
+        self, operation: str, destination: str, body: bytes, headers: Headers
+    ) -> AbstractContextManager[Headers]:
+        return self._tracing.sending(operation, destination, body, headers, self.runner.address)
+
+    def processing(self, delivery: Delivered) -> AbstractContextManager[object]:
+        return self._tracing.processing(delivery, self.runner.address)
 
     async def settle(self, delivery: Delivered, is_ack: bool, *, requeue: bool = True) -> Receipt | None:
         """ACK or NACK and wait for the receipt; see `Message.ack`."""

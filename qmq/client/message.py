@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -29,6 +30,8 @@ class Settler(Protocol):
 
     @property
     def core(self) -> Core: ...
+
+    def processing(self, delivery: Delivered) -> AbstractContextManager[object]: ...
 
     async def settle(self, delivery: Delivered, is_ack: bool, *, requeue: bool = True) -> Receipt | None: ...
 
@@ -105,7 +108,7 @@ class Message(MessageContent):
     topics and fanouts, except by durable subscriptions, need no settling: everything here does nothing for them.
     """
 
-    __slots__ = ("_client", "_confirm")
+    __slots__ = ("_block", "_client", "_confirm")
 
     def __init__(self, client: Settler, delivery: Delivered, confirm: bool) -> None:
         super().__init__(client.core, delivery)
@@ -136,6 +139,8 @@ class Message(MessageContent):
         return await self._client.reply(self, body, headers, timeout_seconds=timeout_seconds)
 
     async def __aenter__(self) -> "Message":
+        self._block = self._client.processing(self.delivery)
+        self._block.__enter__()
         return self
 
     async def __aexit__(
@@ -144,6 +149,7 @@ class Message(MessageContent):
         """ACK or NACK without waiting. A message that has become stale is left alone: its work was done, and it will
         come again. If the subscription was made with `confirm`, a block that ends well is as `ack`, with its errors.
         """
+        self._block.__exit__(kind, error, trace)
         if kind is None and self._confirm:
             await self.ack()
         else:

@@ -190,7 +190,7 @@ def connect(
 @asynccontextmanager
 async def _open(plan: ConnectPlan, dial: Dial) -> AsyncIterator[Client]:
     runner = TrioRunner(plan.core, plan.rotation, dial, tls=plan.tls, attempt_seconds=plan.attempt_seconds)
-    client = Client(plan.core, runner)
+    client = Client(plan.core, runner, plan.tracing)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(runner.run)

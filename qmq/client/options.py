@@ -11,6 +11,7 @@ from qmq.client.core.core import Core, Passcode
 from qmq.client.core.encode import Headers, encode_connect, encode_subscribe
 from qmq.client.core.feed import AckMode, Feed
 from qmq.client.core.vectors import Progress, parse_progress
+from qmq.client.tracing import NoTracing, Tracing
 
 PREFETCH = 100
 BUFFER_BYTES = 4 << 20
@@ -41,6 +42,8 @@ class ConnectOptions(TypedDict, total=False):
     window_messages: int
     window_bytes: int
     """Sent and not confirmed."""
+    tracing: Tracing | None
+    """Observes what is sent and processed, such as `qmq.client.opentelemetry.OpenTelemetry()`."""
 
 
 class SubscribeOptions(TypedDict, total=False):
@@ -66,6 +69,7 @@ class ConnectPlan:
     attempt_seconds: float
     connect_timeout_seconds: float
     farewell_seconds: float
+    tracing: Tracing
 
 
 def plan(
@@ -84,6 +88,7 @@ def plan(
     farewell_seconds: float = 5.0,
     window_messages: int = WINDOW_MESSAGES,
     window_bytes: int = WINDOW_BYTES,
+    tracing: Tracing | None = None,
 ) -> ConnectPlan:
     """Raises ValueError and LocalProtocolError, as `connect`. `rng` is for tests."""
     if window_messages < 1 or window_bytes < 1 or attempt_seconds <= 0 or beat_seconds < 0:
@@ -104,7 +109,9 @@ def plan(
         window_messages=window_messages,
         window_bytes=window_bytes,
     )
-    return ConnectPlan(core, rotation, tls, attempt_seconds, connect_timeout_seconds, farewell_seconds)
+    return ConnectPlan(
+        core, rotation, tls, attempt_seconds, connect_timeout_seconds, farewell_seconds, tracing or NoTracing()
+    )
 
 
 def new_feed(

@@ -1,5 +1,6 @@
 """Several messages and acknowledgements that take effect together or not at all."""
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
@@ -14,6 +15,10 @@ class Committer(Protocol):
 
     @property
     def core(self) -> Core: ...
+
+    def sending(
+        self, operation: str, destination: str, body: bytes, headers: Headers
+    ) -> AbstractContextManager[Headers]: ...
 
     def release(self, settles: list[tuple[Delivered, bool]]) -> None: ...
 
@@ -38,7 +43,8 @@ class Collection:
 
     def send(self, destination: str, body: bytes, headers: Headers | None = None) -> None:
         """Add a message."""
-        self._sends.append((destination, body, dict(headers or {})))
+        with self._client.sending("create", destination, body, headers or {}) as all_headers:
+            self._sends.append((destination, body, dict(all_headers)))
 
     def ack(self, message: MessageContent) -> None:
         """Add an ACK. Until the block ends the message counts as settled, so that its own context does nothing; if

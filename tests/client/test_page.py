@@ -86,6 +86,12 @@ def test_the_cell_of_a_notebook_reads_a_fanout() -> None:
         assert run(program("/fanout/log"), mesh.addresses[0]) == "[b'0', b'1', b'2']\n"
 
 
+def test_the_example_with_traces_prints_its_message() -> None:
+    pytest.importorskip("opentelemetry")
+    with nodes() as mesh:
+        assert run(program("OpenTelemetry()"), mesh.addresses[0]) == "resize 17\n"
+
+
 def test_the_script_works_until_nothing_comes() -> None:
     with nodes() as mesh, qmq.client.blocking.connect(mesh.addresses) as client:
         client.send("/queue/jobs", b"one")
@@ -102,7 +108,9 @@ def test_the_programs_of_the_page_pass_strict_mypy(tmp_path: Path) -> None:
 
     config = tmp_path / "mypy.ini"
     config.write_text(
-        "[mypy]\nstrict = true\nmypy_path = " + str(ROOT) + "\n[mypy-django.*]\nignore_missing_imports = true\n"
+        "[mypy]\nstrict = true\nmypy_path = "
+        + str(ROOT)
+        + "\n[mypy-django.*,opentelemetry.*]\nignore_missing_imports = true\n"
     )
     command = [
         sys.executable,
