@@ -315,6 +315,10 @@ class Replay:
         self.on_definition: Callable[[Definition], None] = _is_kept_by_none
         """Gets every change of a definition that comes in."""
 
+    def follow(self, *, terms: Callable[[TermNote], None], seals: Callable[[str, list[Seal]], None]) -> None:
+        """Call these from now on with what comes in."""
+        self.on_term, self.on_seal = terms, seals
+
     def message_of(self, origin: Origin, record: Record) -> Message | None:
         """The message that a PUBLISH record carries; None when its destination means nothing to this version."""
         envelope = self._envelope_of(record.destination, record.headers)

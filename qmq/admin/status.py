@@ -23,10 +23,7 @@ from qmq.admin.node_status import (
 from qmq.broker.messages.destination import DestinationKind
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers
 from qmq.engine.runtime.recent import Recent
-from qmq.mesh.membership.takeover import Takeover
-from qmq.mesh.peers.dedup_query import DedupQuery
-from qmq.mesh.repair.incarnation_gc import IncarnationGc
-from qmq.mesh.repair.queue_store import QueueStoreRepair
+from qmq.mesh.parts import MeshParts
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SlowSubscription
@@ -93,11 +90,8 @@ class StatusContext(Engine, Committing, MeshPeers, Protocol):
     facts_reader: FactsReader
     shown_destinations: ShownDestinations
     journal_reads: JournalReads
-    takeover: Takeover
-    queue_store_repair: QueueStoreRepair
-    dedup_query: DedupQuery
-    incarnation_gc: IncarnationGc
-    mesh: Mesh | None
+    mesh_parts: MeshParts
+    mesh: Mesh
     conditions: Conditions
 
 
@@ -112,7 +106,7 @@ async def status_of(context: StatusContext) -> dict[str, Any]:
     """The status, ready for JSON (docs/administration.md)."""
     found = await context.facts_reader.read()
     broker = context.broker
-    dead = islice(reversed(context.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
+    dead = islice(reversed(context.mesh_parts.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
     status: dict[str, Any] = to_builtins(
         {
             **found.some(*FACTS),
@@ -123,10 +117,10 @@ async def status_of(context: StatusContext) -> dict[str, Any]:
             "readers": [{"name": name, "behind": one} for name, one in sorted(context.journal_reads.readers().items())],
             "slow": slow_of(context),
             "membership": membership_of(context),
-            "takeover": context.takeover.statistics(),
+            "takeover": context.mesh_parts.takeover.statistics(),
             "retained": broker.retained.statistics(),
-            "rows": context.queue_store_repair.statistics(),
-            "dedup": {"ids": len(broker.dedup), "asked": context.dedup_query.asked},
+            "rows": context.mesh_parts.row_repair.statistics(),
+            "dedup": {"ids": len(broker.dedup), "asked": context.mesh_parts.dedup_query.asked},
             "peers": [peer.facts() for peer in peers_of(context)],
             "topics": topics_of(context),
             "vector": _vector(context),
@@ -148,7 +142,7 @@ def queue_row(context: Engine, name: str, depth: int) -> QueueSummary:
 
 def peers_of(context: StatusContext) -> list[PeerRow]:
     """All peers; none for a node without a mesh."""
-    if context.mesh is None:
+    if context.mesh.is_alone:
         return []
     return [
         PeerRow(
@@ -181,7 +175,7 @@ def membership_of(context: StatusContext) -> MembershipStatus:
 
 def topics_of(context: StatusContext) -> dict[str, int]:
     """Topic messages that took, or might have taken, more than one route; nothing for a node without a mesh."""
-    if context.mesh is None:
+    if context.mesh.is_alone:
         return {}
     found = context.mesh.statistics()
     return {"relayed": found.topics_relayed, "unrelayed": found.topics_unrelayed, "late": found.topics_late}

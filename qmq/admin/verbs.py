@@ -22,7 +22,7 @@ from qmq.admin.status import STATUS_BYTES_MAX
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.selectors import compile_selector
 from qmq.errors import Refused
-from qmq.mesh.membership.decommission import Decommission
+from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_facts
 from qmq.model.routing_names import PREFIX
@@ -62,7 +62,7 @@ class VerbContext(
     @property
     def console(self) -> Console: ...
 
-    decommission: Decommission
+    mesh_parts: MeshParts
     mesh_jobs: MeshJobs
     paused_queues: PausedQueues
 
@@ -245,8 +245,8 @@ async def _declare(context: VerbContext, asked: VerbRequest[queues.Declare]) -> 
 async def _retire(context: VerbContext, asked: VerbRequest[nodes.Retire]) -> Facts:
     name = asked.about.removeprefix("/")
     if asked.options.majority_lost:
-        return await context.decommission.retire_lost({one for one in name.split(",") if one})
-    return await context.decommission.retire(name, force=asked.options.force)
+        return await context.mesh_parts.decommission.retire_lost({one for one in name.split(",") if one})
+    return await context.mesh_parts.decommission.retire(name, force=asked.options.force)
 
 
 async def _list(context: VerbContext, asked: VerbRequest[Any]) -> ControlResponse:

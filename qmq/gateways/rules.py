@@ -46,6 +46,11 @@ class Rules:
     body_check: Callable[[str], BodyCheck | None] | None = None
     generation: int = 1
 
+    def members_changed(self, others: int) -> None:
+        """The mesh has so many other nodes; levels that no policy names may have changed."""
+        self.replicas_max = others
+        self.generation += 1
+
     def level_of(self, headers: Mapping[str, str], destination: str) -> int:
         """The level of receipts about `destination` that a frame asks for. Raises Refused."""
         text = headers.get("receipt-level")

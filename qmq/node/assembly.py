@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import JOURNAL
-from qmq.config import NodeSettings
+from qmq.config import MeshSettings, NodeSettings, PeersFile
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.checkpoint.queue_count import QueueCount
 from qmq.engine.checkpoint.queue_pager import QueuePager
@@ -21,38 +21,42 @@ from qmq.engine.commit.recent_settles import RecentSettles
 from qmq.engine.commit.replica_acks import ReplicaAcks
 from qmq.engine.commit_path import CommitPath
 from qmq.engine.deadline_timer import DeadlineTimer
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.damage_report import DamageReport
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.environment import Environment
+from qmq.gateways.rules import Rules
+from qmq.mesh.host import MeshHost
+from qmq.mesh.link_reports import LinkReports
+from qmq.mesh.membership.adopt_queues import CoveringDeletions, QueueAdoption
+from qmq.mesh.membership.clock_check import ClockCheck
+from qmq.mesh.membership.decommission import Decommission
+from qmq.mesh.membership.members import LiveMembership
+from qmq.mesh.membership.start_hold import StartHold
 from qmq.mesh.membership.takeover import Takeover
+from qmq.mesh.parts import MeshParts
+from qmq.mesh.peers.dedup_query import DedupQuery
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.mesh.repair.catch_up import CatchUp
+from qmq.mesh.repair.fanout_logs import FanoutRepair
+from qmq.mesh.repair.incarnation_gc import IncarnationGc
+from qmq.mesh.repair.losses import Losses
+from qmq.mesh.repair.quarantine_restore import QuarantineRestore
+from qmq.mesh.repair.queue_store import QueueStoreRepair
+from qmq.mesh.repair.requests import RepairResponder
+from qmq.model.members import Membership
 from qmq.record_codec import Replay
+from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.delivery.browsing import Browsing
 from qmq.sessions.delivery.effect_dispatcher import Dispatcher
 from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.sessions.delivery.journal_reads import JournalReads
+from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class EngineParts:
-    """Makes decisions durable; see `qmq.engine`."""
-
-    broker: Broker
-    store: Store
-    environment: Environment
-    replay: Replay
-    damage: DamageReport
-    commits: Commits
-    tail: CommittedTail
-    pager: QueuePager
-    deadlines: DeadlineTimer
-    queue_count: QueueCount
-    checkpoints: Checkpoints
-    recent_settles: RecentSettles
-    path: CommitPath
 
 
 def engine_parts(
@@ -116,13 +120,12 @@ def delivery_parts(
     buffers: SubscriberBuffers,
     beats: Heartbeats,
     node: NodeBasics,
-    takeover: Takeover,
-    settings: NodeSettings,
+    receipts: Receipts,
     peer_names: Callable[[], Iterable[str]],
 ) -> DeliveryParts:
     """`peer_names`: the other members now."""
     broker, store, environment, tail = engine.broker, engine.store, engine.environment, engine.tail
-    limits, mesh = settings.limits, settings.mesh
+    limits = node.settings.limits
     fanout_subscribers = FanoutSubscribers(
         broker,
         store,
@@ -135,10 +138,6 @@ def delivery_parts(
         flush=lambda: dispatcher.flush(),
         buffer_bytes=limits.subscriber_buffer_bytes_default,
     )
-    acks = ReplicaAcks(
-        peer_names(), mesh.receipt_degrade_seconds, mesh.interest_confirm_seconds, takeover.settled_through
-    )
-    receipts = Receipts(acks, refuses=mesh.receipt_short == "refuse")
     journal_reads = JournalReads(broker, store, environment, tail, node, sessions)
     browsing = Browsing(broker, store, environment, tail, engine.checkpoints, node, sessions, peer_names=peer_names)
 
@@ -159,3 +158,97 @@ def delivery_parts(
     )
     engine.path.deliver_to(dispatcher)
     return DeliveryParts(fanout_subscribers, receipts, journal_reads, browsing, dispatcher)
+
+
+def mesh_of(host: MeshHost, peers: PeersFile | None, settings: NodeSettings, certificates: Certificates) -> Mesh:
+    """The links of the node; without a peers file it has none."""
+    own, tls = settings.mesh, settings.mesh.tls
+    listen_tls, dial_tls = (None, None) if peers is None or tls is None else certificates.for_links(tls)
+    takeover_ms = round(own.takeover_after_seconds * 1000) if own.takeover else 0
+    return Mesh(host, peers=peers, settings=own, takeover_ms=takeover_ms, listen_tls=listen_tls, dial_tls=dial_tls)
+
+
+def mesh_parts(
+    engine: EngineParts,
+    mesh: Mesh,
+    rpc: PeerRpc,
+    membership: Membership,
+    peers: PeersFile | None,
+    node: NodeBasics,
+    deletions: CoveringDeletions,
+    rules: Rules,
+    settings: MeshSettings,
+    *,
+    stop: Callable[[], None],
+    is_clock_trusted: bool,
+) -> MeshParts:
+    seals = Seals.of(engine.store.catalog.facts())
+    losses = Losses(engine, node.add_event)
+    quarantine = QuarantineRestore(engine, mesh, rpc, seals, losses)
+    rows = QueueStoreRepair(engine, mesh, rpc, quarantine, node.add_event)
+    catch_up = CatchUp(engine, mesh, rpc, losses, rows)
+    fanout_repair = FanoutRepair(engine, mesh, rpc)
+    collector = IncarnationGc(engine, node, mesh, rpc, seals, quarantine)
+    members = LiveMembership(engine, node, mesh, membership, peers, seals, stop)
+    takeover = Takeover(engine, node, mesh, members, catch_up, seals, settings)
+    start_hold = StartHold(engine.broker, mesh, membership, takeover, catch_up, settings)
+    adoption = QueueAdoption(engine, mesh, membership, rpc, takeover, seals, deletions, settings)
+    dedup_query = DedupQuery(engine, mesh, rpc)
+    clock_check = ClockCheck(engine, mesh, membership, node, is_trusted=is_clock_trusted)
+    acks = ReplicaAcks(
+        membership.peers, settings.receipt_degrade_seconds, settings.interest_confirm_seconds, takeover.settled_through
+    )
+    receipts = Receipts(acks, mesh.routes, refuses=settings.receipt_short == "refuse")
+    reports = LinkReports(engine, mesh, members, rpc, catch_up, start_hold, receipts, rules)
+
+    rows.follow(catch_up.schedule)
+    catch_up.hold_with(start_hold)
+    takeover.follow(paused=dedup_query.was_away, terms=receipts.terms_changed)
+    members.report_to(reports)
+    reports.follow(
+        links=(
+            start_hold.wake,
+            takeover.links_changed,
+            members.links_changed,
+            rpc.links_changed,
+            dedup_query.links_changed,
+        ),
+        caught_up=(
+            lambda peer: fanout_repair.schedule(),
+            lambda peer: rows.schedule(),
+            lambda peer: clock_check.schedule(),
+            lambda peer: dedup_query.links_changed(),
+            lambda peer: takeover.wake(),
+            members.caught_up_with,
+            lambda peer: collector.wake(),
+            lambda peer: quarantine.wake(),
+            lambda peer: start_hold.wake(),
+        ),
+        durable=(quarantine.wake,),
+        members=(adoption.wake, quarantine.wake, start_hold.wake, takeover.wake),
+    )
+    engine.checkpoints.follow(collector.checkpoint_done)
+    engine.damage.follow(fanout_repair.schedule)
+    engine.damage.follow(rows.schedule, of_rows=True)
+    engine.replay.follow(terms=takeover.noted, seals=collector.seals_received)
+    engine.broker.forgotten = seals.forgotten
+    mesh.never_again(seals.forgotten)
+    # Before its first report a member counts as having nothing: what only this node has must not be dropped.
+    engine.checkpoints.members_changed(membership.peers)
+    return MeshParts(
+        members,
+        takeover,
+        start_hold,
+        dedup_query,
+        Decommission(engine, mesh, members, rpc),
+        adoption,
+        clock_check,
+        catch_up,
+        fanout_repair,
+        rows,
+        quarantine,
+        collector,
+        RepairResponder(engine, seals, rows.searched_for),
+        receipts,
+        reports,
+    )

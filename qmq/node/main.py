@@ -231,8 +231,8 @@ async def _run(
                 nursery.start_soon(_stop_at_eof, node)
             await node.ended.wait()
             nursery.cancel_scope.cancel()
-    if node.members.retired_because:
-        raise NodeRetired(settings.name, node.members.retired_because)
+    if node.mesh_parts.members.retired_because:
+        raise NodeRetired(settings.name, node.mesh_parts.members.retired_because)
 
 
 async def _stop_at_eof(node: Node) -> None:

@@ -21,7 +21,6 @@ from qmq.errors import DiskFull
 from qmq.node.parts import NodeParts
 from qmq.node.restore import restore
 from qmq.protocols import PROTOCOLS
-from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.access import note_openness
 from qmq.sessions.clients.draining import drain_clients, hand_over
 from qmq.sessions.clients.listeners import serve_clients, serve_listener
@@ -59,9 +58,9 @@ class Node(NodeParts):
         self.broker.received = self.received_vector
         self.broker.subscriptions.is_leaving = self._is_leaving
         restore(self.broker, self.replay, self.store, self.environment)
-        self.broker.queues.held = self.takeover.is_starting = bool(self.peer_names)
+        self.broker.queues.held = self.mesh_parts.takeover.is_starting = bool(self.peer_names)
         if self.peer_names:
-            self.takeover.begin()
+            self.mesh_parts.takeover.begin()
         recovered = self.store.recovered
         for message in in_words(recovered.quarantined):
             self.add_event("quarantine", message)
@@ -88,22 +87,22 @@ class Node(NodeParts):
                 nursery.start_soon(self.checkpoints.run)
                 nursery.start_soon(self.queue_pager.run, self.commit_path)
                 nursery.start_soon(self.deadline_timer.run, self.commit_path)
-                nursery.start_soon(self.members.run)
-                nursery.start_soon(self.catch_up.run)
-                nursery.start_soon(self.fanout_repair.run)
-                nursery.start_soon(self.queue_store_repair.run)
-                nursery.start_soon(self.incarnation_gc.run)
-                nursery.start_soon(self.quarantine_restore.run)
-                nursery.start_soon(self.queue_adoption.run)
-                nursery.start_soon(self.clock_check.run)
+                nursery.start_soon(self.mesh_parts.members.run)
+                nursery.start_soon(self.mesh_parts.catch_up.run)
+                nursery.start_soon(self.mesh_parts.fanout_repair.run)
+                nursery.start_soon(self.mesh_parts.row_repair.run)
+                nursery.start_soon(self.mesh_parts.incarnation_gc.run)
+                nursery.start_soon(self.mesh_parts.quarantine_restore.run)
+                nursery.start_soon(self.mesh_parts.adoption.run)
+                nursery.start_soon(self.mesh_parts.clock_check.run)
                 nursery.start_soon(self.queue_count.run)
                 async with trio.open_nursery() as serving:
-                    self.incarnation_gc.wake()
-                    if self.mesh is not None:
+                    self.mesh_parts.incarnation_gc.wake()
+                    if not self.mesh.is_alone:
                         await serving.start(self.mesh.run)
-                        serving.start_soon(self.start_hold.run)
-                        serving.start_soon(self.takeover.run)
-                        await self._learn_from_peers(self.mesh)
+                        serving.start_soon(self.mesh_parts.start_hold.run)
+                        serving.start_soon(self.mesh_parts.takeover.run)
+                        await self._learn_from_peers()
                     self.has_asked_peers = True
                     listeners: list[Callable[[], None]] = []
                     if not self.is_stopping:
@@ -127,7 +126,7 @@ class Node(NodeParts):
                 # So that the next start has little to replay. While commits still run: messages that expire meanwhile
                 # wait for their commit, and a checkpoint waits for that.
                 await self.checkpoints.bring_up()
-                await self.clock_check.note()
+                await self.mesh_parts.clock_check.note()
                 if self.broker.queues.paging.leaves_unseen(
                     await self.environment.run_blocking(self.store.queues.origins)
                 ):
@@ -141,7 +140,7 @@ class Node(NodeParts):
                 await self.environment.run_blocking(self.store.close)
             self.ended.set()
 
-    async def _learn_from_peers(self, mesh: Mesh) -> None:
+    async def _learn_from_peers(self) -> None:
         """Learn from peers what clients need: interest and definitions at the same time, each for a bounded time.
 
         Ends at `stop`, because a majority may say that this node is retired.
@@ -149,7 +148,7 @@ class Node(NodeParts):
         async with trio.open_nursery() as until_stop:
             until_stop.start_soon(self._cancel_at_stop, until_stop.cancel_scope)
             async with trio.open_nursery() as learning:
-                learning.start_soon(self.host.learn_interest, mesh, self.settings.mesh.interest_confirm_seconds)
+                learning.start_soon(self.mesh_parts.reports.learn_interest, self.settings.mesh.interest_confirm_seconds)
                 learning.start_soon(self.definition_sync.before_clients)
             until_stop.cancel_scope.cancel()
 
@@ -186,7 +185,7 @@ class Node(NodeParts):
         self.admission.close()
         with self._draining:
             await drain_clients(self)
-            if self.mesh is not None:
+            if not self.mesh.is_alone:
                 await hand_over(self, self.mesh)
         # Also after a second call of `stop`: a full disk must not keep the node from stopping.
         self.commits.stop_waiting_for_space()

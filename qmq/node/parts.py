@@ -28,32 +28,20 @@ from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.engine.runtime.served_rows import served_rows
 from qmq.environment import Environment
-from qmq.mesh.membership.adopt_queues import QueueAdoption
-from qmq.mesh.membership.clock_check import ClockCheck
-from qmq.mesh.membership.decommission import Decommission
-from qmq.mesh.membership.members import LiveMembership
-from qmq.mesh.membership.start_hold import StartHold
-from qmq.mesh.membership.takeover import Takeover
-from qmq.mesh.peers.dedup_query import DedupQuery
+from qmq.mesh.host import MeshHost
+from qmq.mesh.membership.members import membership_at_start
+from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.deliveries import MeshDeliveries
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
-from qmq.mesh.repair.catch_up import CatchUp
-from qmq.mesh.repair.fanout_logs import FanoutRepair
-from qmq.mesh.repair.incarnation_gc import IncarnationGc
-from qmq.mesh.repair.quarantine_restore import QuarantineRestore
-from qmq.mesh.repair.queue_store import QueueStoreRepair
 from qmq.model.dots import Vector
-from qmq.model.members import Membership
-from qmq.node.assembly import delivery_parts, engine_parts
+from qmq.node.assembly import delivery_parts, engine_parts, mesh_of, mesh_parts
 from qmq.node.bound_queues import BoundQueues
 from qmq.node.definition_effects import DefinitionEffects
-from qmq.node.mesh_host import MeshHost
 from qmq.node.peer_requests import table_of
 from qmq.node.protocols import Protocols
 from qmq.node.services import NodeServices
 from qmq.record_codec import Replay
-from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.admission import Admission
 from qmq.sessions.clients.authentication import login_checks
@@ -79,7 +67,6 @@ from qmq.settings.definitions.users import LimitDefinitions, UserDefinitions
 from qmq.settings.limits.holdings import Holdings
 from qmq.settings.limits.usage import ClientUsages
 from qmq.settings.routing.definitions import RoutingDefinitions, VhostDefinitions
-from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 from qmq.verbs.table import needs_of
@@ -125,8 +112,7 @@ class NodeParts(NodeServices):
         self.limits_of = self.limit_definitions.of
         self.certificates = Certificates()
         self.certificate_expiry = CertificateExpiry(self.certificates, environment, self)
-        self.mesh: Mesh | None = None
-        self.members = LiveMembership(self, peers)
+        self.membership = membership_at_start(store, settings.name, peers)
         self.origin = store.begin_incarnation(environment.rng.getrandbits(INCARNATION_BITS), environment.now_us())
         journal = store.journal
         self.broker = Broker(
@@ -138,10 +124,15 @@ class NodeParts(NodeServices):
             limits=broker_limits(limits),
         )
         self.replay = Replay(self.broker)
-        self.clock_check = ClockCheck(self, is_trusted=trusts_clock)
         self.sessions: dict[int, ClientSession] = {}
         engine = self.engine = engine_parts(
-            self.broker, store, environment, self.replay, self, self.clock_check.storage_now_us, self.sessions
+            self.broker,
+            store,
+            environment,
+            self.replay,
+            self,
+            lambda: self.mesh_parts.clock_check.storage_now_us(),
+            self.sessions,
         )
         path = self.commit_path = engine.path
         self.slot = path.slot
@@ -157,11 +148,28 @@ class NodeParts(NodeServices):
         self.queue_count = engine.queue_count
         self.checkpoints = engine.checkpoints
         self.check_damage = engine.damage.check
-        self.journal_grew = engine.tail.grew
-        self.message_of = self.replay.message_of
-        self.start_hold = StartHold(self)
-        self.takeover = Takeover(self, settings.mesh)
-        self.replay.on_term = self.takeover.noted
+        self.deleted_queues = DeletedQueues(self)
+        self.rules = self.policies.gateway_rules(self.routing.table)
+        self.protocols = Protocols(self)
+        self.host = MeshHost(engine, self.membership, self)
+        self.mesh = mesh_of(self.host, peers, self.settings, self.certificates)
+        self.peer_rpc = PeerRpc(self.mesh, self.spawn, partial(table_of, self.protocols), self)
+        self.mesh_parts: MeshParts = mesh_parts(
+            engine,
+            self.mesh,
+            self.peer_rpc,
+            self.membership,
+            peers,
+            self,
+            self.deleted_queues,
+            self.rules,
+            settings.mesh,
+            stop=self.stop,
+            is_clock_trusted=trusts_clock,
+        )
+        self.host.report_to(self.mesh_parts.reports, self.mesh_parts.takeover)
+        if peers is not None:
+            self.commit_path.replicate_to(MeshDeliveries(self.mesh))
         self.replay.on_definition = self.definitions.received
         self.definition_sync = DefinitionSync(self)
         self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
@@ -173,15 +181,13 @@ class NodeParts(NodeServices):
         self.queues_deleted = effects.queues_deleted
         self._build_clients()
         self._build_delivery()
-        self._build_stores()
-        self._build_mesh(peers)
+        self._build_others()
 
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
         self.recent_settles = self.engine.recent_settles
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(self.limits)
-        self.rules = self.policies.gateway_rules(self.routing.table)
         self.admission = Admission(self.limits)
         checks = login_checks(self, self.settings)
         users = self.user_definitions
@@ -197,7 +203,6 @@ class NodeParts(NodeServices):
         self.refusals = Refusals(self.beats, self.audit)
         self.queue_catalog = QueueCatalog(self)
         self.shown_destinations = ShownDestinations(self)
-        self.protocols = Protocols(self)
         self.addresses: dict[str, list[tuple[str, int]]] = {}
         """Protocol → where its clients are served now."""
         self.started_seconds = trio.current_time()
@@ -213,103 +218,53 @@ class NodeParts(NodeServices):
             self.buffers,
             self.beats,
             self,
-            self.takeover,
-            self.settings,
+            self.mesh_parts.receipts,
             lambda: self.peer_names,
         )
         self.fanout_subscribers = parts.fanout_subscribers
-        self.receipts = parts.receipts
         self.journal_reads = parts.journal_reads
         self.dispatcher = parts.dispatcher
         self.flush = self.dispatcher.flush
 
-    def _build_stores(self) -> None:
-        """What repairs and collects; and what peers are asked."""
-        settings, damage = self.settings, self.engine.damage
-        self.catch_up = CatchUp(self)
-        self.fanout_repair = FanoutRepair(self)
-        self.queue_store_repair = QueueStoreRepair(self)
-        self.decommission = Decommission(self)
-        self.queue_adoption = QueueAdoption(self)
-        self.incarnation_gc = IncarnationGc(self)
-        self.quarantine_restore = QuarantineRestore(self)
-        self.broker.forgotten = self.incarnation_gc.seals.forgotten
-        self.replay.on_seal = self.incarnation_gc.seals_received
+    def _build_others(self) -> None:
+        """What operators command, and what follows decisions."""
+        settings = self.settings
         self.mesh_jobs = MeshJobs(self)
-        self.deleted_queues = DeletedQueues(self)
         self.declared_queues.on_deleted = self.queues_deleted
         self.queue_watchers = QueueWatchers()
-        self.messages_adopted = self.deleted_queues.messages_adopted
-        self.messages_taken_over = self.deleted_queues.begin
         self.queue_lifetimes = QueueLifetimes(self)
         self.exclusive_queues = ExclusiveQueues(self)
         self.rules.lock = self.exclusive_queues.check
         self.session_ended = self.exclusive_queues.session_ended
         self.declared_queues.on_changed = self.declarations_changed
         self.bound_queues = BoundQueues(self)
-        self.peer_rpc = PeerRpc(
-            settings.name, lambda: self.peer_names, self.spawn, partial(table_of, self.protocols), self
-        )
-        self.dedup_query = DedupQuery(self)
-        self.checkpoints.follow(self.incarnation_gc.checkpoint_done)
-        damage.follow(self.fanout_repair.schedule)
-        damage.follow(self.queue_store_repair.schedule, of_rows=True)
         self._follow_decisions()
         identity = NodeIdentity(settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds)
         clients = self.sessions, self.traffic, self.memory_budget, self.buffers
         self.facts_reader = FactsReader(identity, self.broker, self.store, self.commits, self.checkpoints, *clients)
         self.console = ConsoleRequests(self)
-        self.about_dead = self.incarnation_gc.answer
         self.schedule_checkpoint = self.checkpoints.schedule
-        self.quarantined_anywhere = self.quarantine_restore.anywhere
-        self.schedule_repair = self.catch_up.schedule
-        self.hold_back = self.start_hold.hold_back
-        self.repaired = self.start_hold.release
 
     def _follow_decisions(self) -> None:
         path = self.commit_path
-        path.guard(self.takeover.check)
+        path.guard(self.mesh_parts.takeover.check)
         path.follow_effects(self.system.watched, partial(note_deletions, self))
         path.follow(self.definitions.decided)
         path.follow(self.queue_lifetimes.decided)
+        self.mesh_parts.takeover.sync.follow(self.deleted_queues.begin)
+        self.mesh_parts.reports.follow(
+            links=(
+                self.system.links_changed,
+                self.definition_sync.links_changed,
+                self.queue_lifetimes.consumers_changed,
+            ),
+            caught_up=(self.definition_sync.link_caught_up, lambda peer: self.system.links_changed()),
+            durable=(self.definitions.copies_changed, self.definition_sync.peer_reported),
+            members=(self.exclusive_queues.members_changed,),
+        )
 
     def after_delivery(self, session: int, do: Callable[[], None]) -> None:
         self.dispatcher.selecting.after_delivery(session, do)
-
-    def _build_mesh(self, peers: PeersFile | None) -> None:
-        host = self.host = MeshHost(self)
-        self.note_lost = host.note_lost
-        self.accept_gap = host.accept_gap
-        self.linked_peers = host.linked_peers
-        self.late_peers = host.late_peers
-        self.report_durable = host.report_durable
-        self.has_caught_up_with = host.has_caught_up_with
-        self.has_synced_with_majority = host.has_synced_with_majority
-        self.count_copies_of = host.count_copies_of
-        self.rules_changed = host.rules_changed
-        self.members_changed = host.members_changed
-        if peers is not None:
-            tls = self.settings.mesh.tls
-            listen_tls, dial_tls = (None, None) if tls is None else self.certificates.for_links(tls)
-            self.mesh = Mesh(
-                host,
-                peers=peers,
-                node=self.settings.name,
-                settings=self.settings.mesh,
-                listen_tls=listen_tls,
-                dial_tls=dial_tls,
-            )
-            self.commit_path.replicate_to(MeshDeliveries(self.mesh))
-            self.receipts.interest = self.mesh.routes
-            self.peer_rpc.links = self.mesh
-            self.catch_up.links = self.mesh
-            self.fanout_repair.links = self.mesh
-            self.queue_store_repair.links = self.mesh
-            self.incarnation_gc.links = self.mesh
-            self.quarantine_restore.links = self.mesh
-            self.mesh.never_again(self.incarnation_gc.seals.forgotten)
-        # Before its first report a member counts as having nothing: what only this node has must not be dropped.
-        self.checkpoints.members.update({name: {} for name in self.peer_names})
 
     # What parts need of the node
 
@@ -330,25 +285,19 @@ class NodeParts(NodeServices):
     def durable_on(self, peer: str) -> Vector:
         return self.checkpoints.members.get(peer, {})
 
-    async def bring_up_stores(self) -> bool:
-        await self.flushed()
-        return await self.checkpoints.bring_up()
-
-    @property
-    def membership(self) -> Membership:
-        return self.members.membership
-
     @property
     def peer_names(self) -> list[str]:
         return self.membership.peers
 
-    @property
-    def member_names(self) -> Collection[str]:
-        return self.checkpoints.members
+    def linked_peers(self) -> Collection[str]:
+        return self.mesh.followers()
+
+    def late_peers(self) -> Mapping[str, Vector]:
+        return self.mesh_parts.reports.late_peers()
+
+    def report_durable(self) -> None:
+        self.mesh.report_durable()
 
     @property
     def is_catching_up(self) -> bool:
-        return self.mesh is not None and bool(self.peer_names) and self.mesh.is_catching_up
-
-    def rows_searched_for(self) -> Collection[MissingRange]:
-        return self.queue_store_repair.searched_for
+        return bool(self.peer_names) and self.mesh.is_catching_up

@@ -85,7 +85,7 @@ class Reloader:
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         node.certificate_expiry.wake()
         if peers is not None and peers != self._peers:
-            node.members.take_up(peers)
+            node.mesh_parts.members.take_up(peers)
         self._settings, self._peers = settings, peers
         self._refused.show([])
         await follow_rules(node.broker.queues)

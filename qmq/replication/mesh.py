@@ -56,30 +56,35 @@ log = logging.getLogger("qmq.peer_rpc")
 
 
 class Mesh:
-    """All links of `node`. `listen_tls` must ask for certificates, `dial_tls` must show one; both or neither."""
+    """All links of this node; none of a node without a peers file, which may be asked all the same, but is not run.
+
+    `takeover_ms`: silence after which another node may take over, the same on all nodes; 0: takeover is off.
+    `listen_tls` must ask for certificates, `dial_tls` must show one; both or neither.
+    """
 
     def __init__(
         self,
         host: Host,
         *,
-        peers: Peers,
-        node: str,
+        peers: Peers | None,
         settings: Settings,
+        takeover_ms: int = 0,
         listen_tls: Tls | None = None,
         dial_tls: Tls | None = None,
     ) -> None:
         identity = PeerIdentity(
-            mesh=peers.mesh,
-            peers_version=peers.version,
+            mesh="" if peers is None else peers.mesh,
+            peers_version=0 if peers is None else peers.version,
             origin=host.origin,
             members=host.membership.members,
             retired=frozenset(host.membership.retired),
-            secret=peers.secret,
+            secret=None if peers is None else peers.secret,
             beat_ms=max(1, round(settings.beat_seconds * 1000)),
-            takeover_ms=host.takeover_ms,
+            takeover_ms=takeover_ms,
         )
         self._registry = LinkRegistry(host, identity)
-        self._address = next(peer.mesh for peer in peers.nodes if peer.name == node)
+        self.is_alone = peers is None
+        """This node has no peers file, and never a link."""
         self._listener = MeshListener(self._registry, settings, listen_tls)
         self._settings = settings
         self._dial_tls = dial_tls
@@ -94,7 +99,10 @@ class Mesh:
         self.routes = self._registry.routes
         self.membership_changed = self._registry.membership_changed
         self.send_membership = self._registry.send_membership
-        self.take_up(peers)
+        if peers is not None:
+            node = host.origin.node
+            self._address = next(peer.mesh for peer in peers.nodes if peer.name == node)
+            self.take_up(peers)
         self.replies_dropped = 0
         """Replies that no link took, since the start."""
 
@@ -218,19 +226,19 @@ class Mesh:
         """What to do about it now; None when there is nothing to do, or nothing yet."""
         followed = self._registry.followings.items()
         reach = {peer: JournalReach(link.partner.origin, link.had) for peer, link in followed if link.welcomed}
-        return self.gaps.next(self._registry.host.received_vector(), reach, self._registry.acceptance.forgotten)
+        return self.gaps.next(self._registry.host.path.received_vector(), reach, self._registry.acceptance.forgotten)
 
     def take_snapshot(self, missing: MissingRange, snapshot: RangeSnapshot, out: Outcome) -> None:
         """Take what a peer had left of what was wanted. Raises MeshError when it cannot be that."""
         registry = self._registry
-        have = registry.host.received_vector()
+        have = registry.host.path.received_vector()
         registry.acceptance.take_snapshot(missing.origin, missing.after, snapshot, have, out)
         self._have_grown(out)
 
     def take_quarantined(self, batches: bytes, out: Outcome) -> None:
         """Take batches back that this node had quarantined. Raises MeshError when they cannot be taken."""
         try:
-            self._registry.acceptance.take(batches, self._registry.host.received_vector(), out)
+            self._registry.acceptance.take(batches, self._registry.host.path.received_vector(), out)
         finally:
             self._have_grown(out)
 
@@ -272,6 +280,24 @@ class Mesh:
     def check_absent(self, peer: str) -> None:
         """`peer` has something of what this node serves from now on; it may not be linked."""
         self._listener.check_absent(peer, from_now=True)
+
+    @property
+    def node(self) -> str:
+        """This node."""
+        return self._registry.host.origin.node
+
+    @property
+    def members(self) -> set[str]:
+        """The other members, linked or not."""
+        return set(self._registry.host.membership.peers)
+
+    def has_caught_up_with(self, peer: str) -> bool:
+        """Whether this node has everything that `peer` had when a link with it began."""
+        return peer in self._registry.caught_up
+
+    def has_synced_with_majority(self) -> bool:
+        """Whether this node has everything that a majority had when the links began."""
+        return self._registry.host.membership.is_majority({*self._registry.caught_up, self.node})
 
     def linked(self) -> set[str]:
         """The peers that are linked now, whichever side dialled."""

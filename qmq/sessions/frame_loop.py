@@ -28,7 +28,7 @@ from qmq.gateways.queue_arguments import WrongArgument, rules_of
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
 from qmq.gateways.words import NOT_SUPPORTED
-from qmq.mesh.peers.dedup_query import DedupQuery
+from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.model.routing_names import PREFIX
 from qmq.sessions.clients.refusals import Refusals
@@ -55,7 +55,7 @@ class BoundChanges(Protocol):
 
 
 class FrameContext(Engine, Committing, Protocol):
-    dedup_query: DedupQuery
+    mesh_parts: MeshParts
     refusals: Refusals
     usages: ClientUsages
     rules: Rules
@@ -130,7 +130,7 @@ class FrameLoop:
                     response = await self._find_beginning(*paused.start)
                 elif paused.keys:
                     await query.aclose()
-                    elsewhere = await query.enter_async_context(context.dedup_query.of(paused.keys))
+                    elsewhere = await query.enter_async_context(context.mesh_parts.dedup_query.of(paused.keys))
                     self._gateway.repeats.answered(paused.keys, elsewhere)
                 await context.slot(session.id, asks=response is not None and only_requests(paused.frames))
                 session.waits_for_slot = False

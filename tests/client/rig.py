@@ -131,7 +131,6 @@ async def running(names: str = "a", **settings: Any) -> AsyncIterator[Mesh]:
 
 
 def _is_linked(node: Node) -> bool:
-    assert node.mesh is not None
     return all(peer.out_state == "caught-up" and peer.in_state == "up" for peer in node.mesh.statistics().peers)
 
 

@@ -172,7 +172,7 @@ class MeshRig:
         node = self.nodes.pop(name)
         node.stop()
         await node.ended.wait()
-        meshes = [other.mesh for other in self.nodes.values() if other.mesh is not None]
+        meshes = [other.mesh for other in self.nodes.values()]
         await eventually(lambda: not any(name in mesh.linked() for mesh in meshes))
         if wipe:
             self.disks[name].wipe()
@@ -216,7 +216,7 @@ class MeshRig:
 
     async def until_linked(self) -> None:
         """Every node has what the others had, and delivers messages."""
-        meshes = [node.mesh for node in self.nodes.values() if node.mesh is not None]
+        meshes = [node.mesh for node in self.nodes.values()]
         await eventually(
             lambda: all(peer.out_state == "caught-up" for mesh in meshes for peer in mesh.statistics().peers)
         )
@@ -236,13 +236,11 @@ class MeshRig:
     def link(self, name: str, peer: str) -> str:
         """The state of the link by which `name` follows `peer`."""
         mesh = self.nodes[name].mesh
-        assert mesh is not None
         return next(found.out_state for found in mesh.statistics().peers if found.name == peer)
 
     def topics_via(self, name: str, peer: str) -> str | None:
         """Through whom `name` sends topic messages to `peer`."""
         mesh = self.nodes[name].mesh
-        assert mesh is not None
         return next(found.topics_via for found in mesh.statistics().peers if found.name == peer)
 
     async def connect(self, name: str, **headers: str) -> Client:

@@ -244,7 +244,7 @@ def test_a_retired_node_ends_with_an_exit_code_of_its_own_and_one_line(
         """A node that a majority of its mesh refuses as soon as it runs."""
 
         async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-            self.members._leave("a, b say so")
+            self.mesh_parts.members._leave("a, b say so")
             await super().run(task_status)
 
     settings = settings_for(tmp_path, stomp=(ListenerSettings(address=Address("127.0.0.1", 0)),))

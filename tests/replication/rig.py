@@ -271,6 +271,23 @@ class ListJournal:
         return [data for _, head, data in self.batches if head.origin == origin]
 
 
+class LogOfLinks:
+    """A list of batches, as links read it."""
+
+    def __init__(self, journal: ListJournal) -> None:
+        self._journal = journal
+        self.end = journal.end
+        self.read = journal.read
+        self.read_recent = journal.recent.since
+        self.seek = journal.seek
+
+    def vector(self) -> Vector:
+        return dict(self._journal.vector)
+
+    def base(self) -> Vector:
+        return dict(self._journal.base)
+
+
 class Node:
     """One node. Its journal may be handed to the next life."""
 
@@ -299,7 +316,7 @@ class Node:
         self.membership = Membership(name, Listing(peers.version, frozenset(peer.name for peer in peers.nodes)))
         self._received: Vector = dict(self.journal.vector)
         self.settings = Settings() if settings is None else settings
-        self.mesh = Mesh(self, peers=peers, node=name, settings=self.settings)
+        self.mesh = Mesh(self, peers=peers, settings=self.settings)
         self.reports: list[tuple[str, str]] = []
         self.answers: list[tuple[str, int, bytes]] = []
         self.caught_up: list[str] = []
@@ -399,27 +416,22 @@ class Node:
     def durable_vector(self) -> Vector:
         return self.journal.vector
 
-    def journal_durable_end(self) -> int:
+    def committed_end(self) -> int:
         return self.journal.end
 
-    async def journal_grew(self, position: int) -> None:
+    async def grew(self, position: int) -> None:
         while self.journal.end <= position:
             await self._grew.wait()
 
-    def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
-        return self.journal.read(position, bytes_max)
+    @property
+    def log(self) -> "LogOfLinks":
+        return LogOfLinks(self.journal)
 
-    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
-        return self.journal.recent.since(position, bytes_max)
+    @property
+    def path(self) -> "Node":
+        return self
 
-    def seek_journal(self, vector: Vector) -> int:
-        return self.journal.seek(vector)
-
-    def journal_reach(self) -> tuple[Vector, int]:
-        return dict(self.journal.vector), self.journal.end
-
-    def journal_base(self) -> Vector:
-        return dict(self.journal.base)
+    tail = conditions = follower = terms = path
 
     def accept_gap(self, origin: Origin, through: int) -> None:
         merge(self._received, {origin: through})
@@ -458,7 +470,6 @@ class Node:
     def interest_progressed(self) -> None:
         """Nobody waits for it here."""
 
-    takeover_ms = 0
     terms_served: Mapping[str, int] = {}
 
     def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:

@@ -57,7 +57,7 @@ class ServingObserver:
         self._suspected = found
         for member in self._awake():
             assert member.node is not None
-            rules = member.node.takeover.rules
+            rules = member.node.mesh_parts.takeover.rules
             for owner, term in rules.terms.items():
                 self.served(owner, term.number, term.server)
             for owner, claim in rules.claims.items():
@@ -86,9 +86,9 @@ class ServingObserver:
     def _outdated(self) -> Iterator[str]:
         for member in self._awake():
             assert member.node is not None
-            takeover = member.node.takeover
+            takeover = member.node.mesh_parts.takeover
             for owner in handed_out_by(member):
-                serves_in, known = takeover.served.get(owner, 0), takeover.rules.term_of(owner).number
+                serves_in, known = takeover.terms_served.get(owner, 0), takeover.rules.term_of(owner).number
                 if takeover.is_active and serves_in < known:
                     yield f"I9 outdated: {member.name} serves {owner} in term {serves_in} and knows of {known}"
 

@@ -11,7 +11,7 @@ from qmq.admin.conditions import Conditions
 from qmq.admin.facts.node_facts import FactsReader
 from qmq.admin.inspection.connections import LinksCall, link_rows
 from qmq.engine.runtime.contexts import Engine, MeshPeers, Tasks
-from qmq.mesh.membership.takeover import Takeover
+from qmq.mesh.parts import MeshParts
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.session import ClientSession
 
@@ -25,9 +25,9 @@ FREE_SECONDS: Final = 10.0
 class OverviewContext(Engine, MeshPeers, Tasks, Protocol):
     facts_reader: FactsReader
     sessions: dict[int, ClientSession]
-    takeover: Takeover
+    mesh_parts: MeshParts
     conditions: Conditions
-    mesh: Mesh | None
+    mesh: Mesh
 
 
 class Overview:
@@ -66,7 +66,9 @@ class Overview:
             "learner": membership.is_learner,
             "retired": sorted(membership.retired),
             "links": link_rows(context, LinksCall()).rows,
-            "owners": [] if context.mesh is None else [_facts(one) for one in context.takeover.statistics().owners],
+            "owners": []
+            if context.mesh.is_alone
+            else [_facts(one) for one in context.mesh_parts.takeover.statistics().owners],
             "conditions": [_facts(one) for one in conditions[:CONDITIONS_SHOWN]],
             "conditions_more": max(0, len(conditions) - CONDITIONS_SHOWN),
         }

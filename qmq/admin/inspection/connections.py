@@ -21,7 +21,7 @@ REASON_CHARS_MAX: Final = 200
 
 class ConnectionsContext(Engine, Protocol):
     sessions: dict[int, ClientSession]
-    mesh: Mesh | None
+    mesh: Mesh
 
 
 class ConnectionRows(Struct, frozen=True, omit_defaults=True):
@@ -142,7 +142,7 @@ def _row(context: ConnectionsContext, session: ClientSession) -> dict[str, Any]:
 
 def link_rows(context: ConnectionsContext, call: LinksCall) -> LinkRows:
     """The reply of this node."""
-    peers = [] if context.mesh is None else context.mesh.statistics().peers
+    peers = context.mesh.statistics().peers
     return LinkRows(len(peers), [_link_row(context.origin.node, peer) for peer in peers])
 
 

@@ -6,7 +6,7 @@ causes a checkpoint, too, when something in a fanout becomes too old. A node wit
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import ceil, inf
 
@@ -130,6 +130,10 @@ class Checkpoints:
         self._began = Waker()
         self._ended = trio.Event()
         self._calm = trio.CancelScope()
+
+    def members_changed(self, names: Iterable[str]) -> None:
+        """These are the other members from now on; a new one has nothing."""
+        self.members = {name: self.members.get(name, {}) for name in names}
 
     def follow(self, done: Callable[[CheckpointReport], None]) -> None:
         """Call `done` after each checkpoint from now on."""

@@ -23,11 +23,11 @@ log = logging.getLogger("qmq.receipts")
 class Receipts:
     """With `refuses`, a response with too few replica acks becomes an ERROR."""
 
-    def __init__(self, replica_acks: ReplicaAcks, *, refuses: bool = False) -> None:
+    def __init__(self, replica_acks: ReplicaAcks, interest: Routes, *, refuses: bool = False) -> None:
         self._replica_acks = replica_acks
         self._refuses = refuses
         self._freed: list[PendingReceipt] = []
-        self.interest: Routes | None = None
+        self._interest = interest
         self._room = trio.lowlevel.ParkingLot()
 
     async def slot(self) -> None:
@@ -43,9 +43,9 @@ class Receipts:
         ready = self.freed()
         now = trio.current_time()
         for answer in answers_of(out):
-            if answer.level == HEARD and self.interest is not None:
-                answer.sequence = self.interest.version
-                answer.waits = int(self.interest.confirmed < answer.sequence)
+            if answer.level == HEARD:
+                answer.sequence = self._interest.version
+                answer.waits = int(self._interest.confirmed < answer.sequence)
             if self._replica_acks.ask(answer, now):
                 ready.append(answer)
         return ready
@@ -78,8 +78,7 @@ class Receipts:
 
     def interest_progressed(self) -> None:
         """Peers may have confirmed a later version of this node's interest. The caller flushes soon."""
-        if self.interest is not None:
-            self._freed += self._replica_acks.interest_confirmed(self.interest.confirmed)
+        self._freed += self._replica_acks.interest_confirmed(self._interest.confirmed)
 
     def freed(self) -> list[PendingReceipt]:
         """The responses that reports of peers have freed since the last call."""

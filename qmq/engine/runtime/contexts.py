@@ -14,7 +14,6 @@ from qmq.config import NodeSettings
 from qmq.environment import Environment
 from qmq.model.dots import Origin, Vector
 from qmq.model.members import Membership
-from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.record import Record
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
@@ -127,27 +126,5 @@ class MeshPeers(Protocol):
     @property
     def peer_names(self) -> list[str]: ...
 
-    @property
-    def member_names(self) -> Collection[str]:
-        """The other members, reachable or not."""
-
     def linked_peers(self) -> Collection[str]:
         """The peers that follow this node now."""
-
-    async def quarantined_anywhere(self, after: Vector) -> Vector | None:
-        """See `QuarantineRestore.anywhere`."""
-
-
-class Repairing(Protocol):
-    """Effects of repairs on the rest of the node."""
-
-    def note_lost(self, missing: LostRange, out: Outcome) -> None: ...
-
-    def accept_gap(self, origin: Origin, through: int) -> None: ...
-
-    def schedule_repair(self) -> None: ...
-
-    def schedule_checkpoint(self) -> None: ...
-
-    async def bring_up_stores(self) -> bool:
-        """Checkpoint everything that is durable here. False: there is no disk space for it."""

@@ -22,17 +22,16 @@ from msgspec import Meta, Struct
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.commit.commits import Commits
-from qmq.engine.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting
+from qmq.config import MeshSettings
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.waker import Waker
 from qmq.mesh.membership.takeover import Takeover
 from qmq.mesh.peers.calls import Count, Node, OriginSequence, PeerCall, check_incarnation, pack_vector, vector_of
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.mesh.repair.incarnation_gc import IncarnationGc
 from qmq.model.dots import Dot, Origin, Vector, covers, merge
-from qmq.model.members import Retirement
-from qmq.record_codec import Replay
+from qmq.model.members import Membership, Retirement
+from qmq.replication.mesh import Mesh
+from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.plan import is_page_full
 
@@ -61,18 +60,6 @@ class CoveringDeletions(Protocol):
     """See `qmq.settings.definitions.deleted_queues`."""
 
     def cover(self, message: Message) -> bool: ...
-
-
-class AdoptionContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Protocol):
-    takeover: Takeover
-    checkpoints: Checkpoints
-    commits: Commits
-    incarnation_gc: IncarnationGc
-    peer_rpc: PeerRpc
-    replay: Replay
-
-    @property
-    def deleted_queues(self) -> CoveringDeletions: ...
 
     def messages_adopted(self) -> None:
         """This node serves messages that it did not serve before."""
@@ -104,41 +91,55 @@ class HeldCall(PeerCall[HeldReply], frozen=True):
     holds: Node
 
 
-def messages_held(context: AdoptionContext, call: HeldCall) -> HeldReply:
-    """The reply of this node."""
-    owner = call.holds
-    if not context.takeover.has_let_go(owner) or _is_adopter(context, owner):
-        return HeldReply(None)
-    rows = [HeldMessage(dot.origin.incarnation, dot.sequence) for dot in _held_here(context, owner)]
-    return HeldReply(rows if len(rows) <= HELD_MAX else None, pack_vector(context.received_vector()))
-
-
-def _is_adopter(context: AdoptionContext, owner: str) -> bool:
-    """As far as this node knows: if two nodes have retired the same one, the lesser name may still arrive."""
-    return owner in context.membership.adopted_by(context.origin.node)
-
-
-def _held_here(context: AdoptionContext, owner: str) -> set[Dot]:
-    """Durable messages of `owner` that are with consumers, as far as this node knows: for the node that has served
-    them.
-    """
-    queues, lending = context.broker.queues, context.broker.lending
-    borrowing = context.broker.borrowing
-    held = set(borrowing.borrowed())
-    held.update(delivery.message.dot for delivery in queues.deliveries.values())
-    held.update(dot for lent in lending.lent.values() for dot in lent)
-    return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}
-
-
 class QueueAdoption:
     """One task for as long as the node runs; it sleeps for ever if no node was retired."""
 
-    def __init__(self, context: AdoptionContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        engine: EngineParts,
+        mesh: Mesh,
+        membership: Membership,
+        rpc: PeerRpc,
+        takeover: Takeover,
+        seals: Seals,
+        deletions: CoveringDeletions,
+        settings: MeshSettings,
+    ) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._membership = membership
+        self._rpc = rpc
+        self._takeover = takeover
+        self._seals = seals
+        self._deletions = deletions
+        self._settings = settings
         self._since: dict[str, float] = {}
         self._waker = Waker()
         self.adopted = 0
         """Adopted messages, since the start."""
+
+    def answer(self, call: HeldCall) -> HeldReply:
+        """The reply of this node to a peer."""
+        owner = call.holds
+        if not self._takeover.has_let_go(owner) or self._is_adopter(owner):
+            return HeldReply(None)
+        rows = [HeldMessage(dot.origin.incarnation, dot.sequence) for dot in self._held_here(owner)]
+        has = pack_vector(self._engine.path.received_vector())
+        return HeldReply(rows if len(rows) <= HELD_MAX else None, has)
+
+    def _is_adopter(self, owner: str) -> bool:
+        """As far as this node knows: if two nodes have retired the same one, the lesser name may still arrive."""
+        return owner in self._membership.adopted_by(self._mesh.node)
+
+    def _held_here(self, owner: str) -> set[Dot]:
+        """Durable messages of `owner` that are with consumers, as far as this node knows: for the node that has served
+        them.
+        """
+        broker = self._engine.broker
+        held = set(broker.borrowing.borrowed())
+        held.update(delivery.message.dot for delivery in broker.queues.deliveries.values())
+        held.update(dot for lent in broker.lending.lent.values() for dot in lent)
+        return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}
 
     def wake(self) -> None:
         """The members have changed."""
@@ -146,72 +147,71 @@ class QueueAdoption:
 
     async def run(self) -> None:
         """Adopt until cancelled."""
-        context = self._context
         while True:
-            owners = context.membership.adopted_by(context.origin.node)
+            owners = self._membership.adopted_by(self._mesh.node)
             if not owners:
                 await self._waker.wait()
                 continue
             for owner in owners:
-                await self._adopt(context.membership.retired[owner])
+                await self._adopt(self._membership.retired[owner])
             await trio.sleep(POLL_SECONDS)
 
     async def _adopt(self, retirement: Retirement) -> None:
         """Adopt the messages of one node that may be adopted now."""
-        context, owner = self._context, retirement.node
+        engine, owner = self._engine, retirement.node
         since = self._since.setdefault(owner, trio.current_time())
-        patience = max(context.settings.mesh.redeliver_after_seconds, context.settings.mesh.takeover_after_seconds)
+        patience = max(self._settings.redeliver_after_seconds, self._settings.takeover_after_seconds)
         is_patient = trio.current_time() < since + patience
-        if not context.takeover.has_let_go(owner):
+        if not self._takeover.has_let_go(owner):
             return
-        if context.broker.queues.held or (is_patient and not covers(context.durable_vector(), retirement.sealed)):
+        if engine.broker.queues.held or (is_patient and not covers(engine.path.durable_vector(), retirement.sealed)):
             return
-        queues = context.store.queues
+        queues = engine.store.queues
         is_empty = partial(queues.is_empty, owner)
-        left = {origin: last for origin, last in context.durable_vector().items() if origin.node == owner}
-        if covers(context.store.stored_vector, left) and await context.environment.run_blocking(is_empty):
+        left = {origin: last for origin, last in engine.path.durable_vector().items() if origin.node == owner}
+        if covers(engine.store.stored_vector, left) and await engine.environment.run_blocking(is_empty):
             return  # Usually for good: this needs no checkpoint.
-        await context.checkpoints.bring_up()
-        if context.broker.send_limits.disk_full or await context.environment.run_blocking(is_empty):
+        await engine.checkpoints.bring_up()
+        if engine.broker.send_limits.disk_full or await engine.environment.run_blocking(is_empty):
             return
         held = await self._held(owner, is_patient)
         if held is None:
             return
         # Records on this node settle what is adopted already and what the others hold no more. The stores show these
         # messages until they have those records.
-        settled_by = context.committed_end()
-        await context.checkpoints.bring_up()
-        if context.broker.send_limits.disk_full or context.store.checkpoint_position < settled_by:
+        settled_by = engine.path.committed_end()
+        await engine.checkpoints.bring_up()
+        if engine.broker.send_limits.disk_full or engine.store.checkpoint_position < settled_by:
             return
         before = self.adopted
         name: str | None = None
         while True:
-            listed = await context.environment.run_blocking(queues.listing, owner, name, QUEUES_AT_ONCE)
+            listed = await engine.environment.run_blocking(queues.listing, owner, name, QUEUES_AT_ONCE)
             for name, _, _ in listed:
                 await self._adopt_queue(owner, name, held)
             if len(listed) < QUEUES_AT_ONCE:
                 break
         if self.adopted > before:
             log.info("= adopted %d queue messages of %s", self.adopted - before, owner)
-            await context.flushed()
-            context.messages_adopted()
+            await engine.path.flushed()
+            self._deletions.messages_adopted()
 
     async def _held(self, owner: str, is_patient: bool) -> set[Dot] | None:
         """The messages of `owner` that are with consumers in the mesh. None: there are too many, a member has not
         responded, or this node is missing records of a member, which may settle what it holds no more.
         """
-        context = self._context
-        replies, missing = await context.peer_rpc.ask(HeldCall(owner))
+        engine = self._engine
+        replies, missing = await self._rpc.ask(HeldCall(owner))
         if is_patient and missing:
             return None
-        membership = context.membership
+        membership = self._membership
         # A learner has lost its record of what is settled.
         vouching = {peer for peer in replies if membership.counts(peer)}
         if membership.may_vote:
-            vouching.add(context.origin.node)
+            vouching.add(self._mesh.node)
         if not membership.is_majority(vouching):
             return None
-        held = _held_here(context, owner)
+        held = self._held_here(owner)
         needs: Vector = {}
         for reply in replies.values():
             if reply.holds is None:
@@ -220,25 +220,25 @@ class QueueAdoption:
             merge(needs, vector_of(reply.has))
         with trio.move_on_after(RECORDS_SECONDS):
             # While clients are busy, some of it is always on its way.
-            while not covers(context.durable_vector(), context.incarnation_gc.seals.without(needs)):
-                await context.commits.grew(context.committed_end())
+            while not covers(engine.path.durable_vector(), self._seals.without(needs)):
+                await engine.commits.grew(engine.path.committed_end())
             return held
         return None
 
     async def _adopt_queue(self, owner: str, queue: str, held: set[Dot]) -> None:
-        context = self._context
-        queues = context.store.queues
-        heads = await context.environment.run_blocking(queues.heads, owner, [queue], FAR_US)
+        engine = self._engine
+        queues = engine.store.queues
+        heads = await engine.environment.run_blocking(queues.heads, owner, [queue], FAR_US)
         for priority in heads[queue].priorities if queue in heads else ():
             after: Dot | None = None
             exact = 0
             while True:
                 call = partial(queues.page, owner, queue, priority, after, FAR_US, SLICE_ROWS, exact, SLICE_BYTES)
-                rows = await context.environment.run_blocking(call)
-                context.check_damage()
+                rows = await engine.environment.run_blocking(call)
+                engine.damage.check()
                 if rows:
-                    await context.slot()
-                    if not _is_adopter(context, owner):
+                    await engine.path.slot()
+                    if not self._is_adopter(owner):
                         return
                     self._take(owner, queue, [row for row in rows if row.dot not in held])
                     after, exact = rows[-1].dot, rows[-1].exact
@@ -247,26 +247,26 @@ class QueueAdoption:
 
     def _take(self, owner: str, queue: str, rows: list[QueueRow]) -> None:
         """Accept these messages of `owner` as messages of this node, with times by its clock; settle the old ones."""
-        context = self._context
-        out = Outcome(now_us=context.environment.now_us())
+        engine = self._engine
+        out = Outcome(now_us=engine.environment.now_us())
         dots: list[Dot] = []
-        ahead_us = context.broker.clocks.apart_us(owner) or 0
+        ahead_us = engine.broker.clocks.apart_us(owner) or 0
         for row in rows:
-            message = context.replay.message_of_row(row)
+            message = engine.replay.message_of_row(row)
             if message is None:
                 continue  # This version does not know the kind; the message stays where it is.
-            dot = Dot(context.origin, context.broker.next_sequence)
-            is_superseded = context.broker.queues.first_attempts.is_superseded(message)
-            if not is_superseded and not context.deleted_queues.cover(message):
-                context.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
-            if row.attempts and context.broker.next_sequence > dot.sequence:
+            dot = Dot(engine.broker.origin, engine.broker.next_sequence)
+            is_superseded = engine.broker.queues.first_attempts.is_superseded(message)
+            if not is_superseded and not self._deletions.cover(message):
+                engine.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
+            if row.attempts and engine.broker.next_sequence > dot.sequence:
                 # Before a delivery: a message that failed before keeps its failure count with its new owner.
                 out.attempts.setdefault(queue, {})[dot] = row.attempts
-                context.broker.queues.redelivery.failed_before({dot: row.attempts})
+                engine.broker.queues.redelivery.failed_before({dot: row.attempts})
             out.settles.setdefault(queue, []).append(row.dot)
             dots.append(row.dot)
             self.adopted += 1
-        context.submit(out)
+        engine.path.submit(out)
         # If this node had taken the messages over before, they leave its queues as for any other record.
-        record = Dot(context.origin, context.broker.next_sequence - 1)
-        context.broker.accept_settles(queue, dots, context.received_vector(), record)
+        record = Dot(engine.broker.origin, engine.broker.next_sequence - 1)
+        engine.broker.accept_settles(queue, dots, engine.path.received_vector(), record)

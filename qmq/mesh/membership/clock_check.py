@@ -17,17 +17,17 @@ docs/decisions/0026-clock-check-at-start.md.
 import json
 import logging
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.checkpoint.queue_pager import QueuePager
-from qmq.engine.deadline_timer import DeadlineTimer
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.engine.runtime.contexts import Engine, MeshPeers, Reporting
+from qmq.engine.runtime.contexts import Reporting
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import DiskFull
+from qmq.model.members import Membership
+from qmq.replication.mesh import Mesh
 from qmq.storage.catalog.facts import CLOCK, CLOCK_FIRST, clock_of
 from qmq.storage.format.interfaces import Shift
 
@@ -56,22 +56,20 @@ _NEVER_US: Final = 1 << 55
 log = logging.getLogger("qmq.clock")
 
 
-class ClockContext(Engine, MeshPeers, Reporting, Protocol):
-    checkpoints: Checkpoints
-    queue_pager: QueuePager
-    deadline_timer: DeadlineTimer
-
-
 class ClockCheck:
     """Made at a start, before anything is expired or dropped."""
 
-    def __init__(self, context: ClockContext, *, is_trusted: bool) -> None:
-        self._context = context
+    def __init__(
+        self, engine: EngineParts, mesh: Mesh, membership: Membership, reports: Reporting, *, is_trusted: bool
+    ) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._membership = membership
         self._waker = Waker()
-        self._condition = ConditionGroup(context, "clock")
+        self._condition = ConditionGroup(reports, "clock")
         self._is_unlikely = False
-        self._began_us = now_us = context.environment.now_us()
-        facts = context.store.catalog.facts()
+        self._began_us = now_us = engine.environment.now_us()
+        facts = engine.store.catalog.facts()
         self._noted_us, doubted_us = clock_of(facts)
         self._first_us = int(facts.get(CLOCK_FIRST, 0))
         self._doubted_us = doubted_us or self._noted_us
@@ -79,29 +77,29 @@ class ClockCheck:
         self._ahead_us = now_us - self._noted_us
         """How far the clock was ahead of the noted time, at the start."""
         # An empty disk has nothing to lose, but peers may return data of an earlier disk.
-        is_new = not self._noted_us and bool(context.peer_names)
+        is_new = not self._noted_us and bool(self._membership.peers)
         self.in_doubt = not is_trusted and (is_new or (self._noted_us > 0 and abs(self._ahead_us) > _APART_US))
         if not self.in_doubt:
             self._first_us = min(self._first_us, now_us) if self._noted_us else now_us
-            context.store.retention.shift = Shift(first_us=self._first_us)
+            engine.store.retention.shift = Shift(first_us=self._first_us)
             self._note_fact()
             return
         if self._noted_us:
             log.info("= %s", self._describe())
         if self._ahead_us > 0:
-            context.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
+            engine.broker.clocks.doubt(now_us, self._ahead_us, is_silent=not is_new)
             # Data that comes to an empty disk is never too old, whatever the clocks say.
             never, late = (_NEVER_US, _NEVER_US), (now_us, self._ahead_us)
-            context.store.retention.shift = Shift(*(never if is_new else late), self._first_us)
+            engine.store.retention.shift = Shift(*(never if is_new else late), self._first_us)
         else:
-            context.store.retention.shift = Shift(first_us=self._first_us)
-            context.broker.clocks.doubt(0, 0, is_silent=True)
+            engine.store.retention.shift = Shift(first_us=self._first_us)
+            engine.broker.clocks.doubt(0, 0, is_silent=True)
 
     def storage_now_us(self) -> int:
         """The time that the stores use. It is never behind the note of this disk, or behind the peers of an empty one,
         for no record counts as younger than this. A record from a clock that is behind would look old by the right one.
         """
-        now_us = self._context.environment.now_us()
+        now_us = self._engine.environment.now_us()
         if not self.in_doubt:
             return now_us
         if self._noted_us:
@@ -110,13 +108,12 @@ class ClockCheck:
 
     def agreed_us(self) -> int:
         """The earliest time that it can be now: the noted time plus the time since the start."""
-        now_us = self._context.environment.now_us()
+        now_us = self._engine.environment.now_us()
         return self._noted_us + now_us - self._began_us if self.in_doubt else now_us
 
     async def run(self) -> None:
         """Note the time and check the clocks of peers, until cancelled."""
-        context = self._context
-        raise_at = trio.current_time() + (RAISE_AFTER_SECONDS if context.peer_names else 0.0)
+        raise_at = trio.current_time() + (RAISE_AFTER_SECONDS if self._membership.peers else 0.0)
         note_at = trio.current_time() + NOTE_SECONDS
         while True:
             self._compare()
@@ -127,14 +124,14 @@ class ClockCheck:
                 await self.note()
                 note_at = now + NOTE_SECONDS
             self._waker.clear()
-            await self._waker.wait(POLL_SECONDS if self.in_doubt and context.peer_names else note_at - now)
+            await self._waker.wait(POLL_SECONDS if self.in_doubt and self._membership.peers else note_at - now)
 
     def schedule(self) -> None:
         """There is a peer to compare with."""
         self._waker.wake()
 
     async def note(self) -> None:
-        await self._context.environment.run_blocking(self._note_fact)
+        await self._engine.environment.run_blocking(self._note_fact)
 
     def _note_fact(self) -> None:
         if self.in_doubt and not self._noted_us:
@@ -142,23 +139,22 @@ class ClockCheck:
         since_us = self._doubted_us if self.in_doubt else 0
         with suppress(DiskFull):  # An older note can only cause a needless doubt at the next start.
             note = {CLOCK: json.dumps([self.agreed_us(), since_us]), CLOCK_FIRST: str(self._first_us)}
-            self._context.store.catalog.set_facts(note)
+            self._engine.store.catalog.set_facts(note)
 
     def _compare(self) -> None:
-        context = self._context
         known = self._apart()
         far = sorted(name for name, apart_us in known.items() if abs(apart_us) > _APART_US)
         if self.in_doubt:
             near = {name for name in known if name not in far}
-            is_shared = bool(near) and context.membership.is_majority({*near, context.membership.node})
+            is_shared = bool(near) and self._membership.is_majority({*near, self._membership.node})
             # A linked peer that sends no time is in doubt itself.
-            silent = set(context.linked_peers()) - known.keys()
+            silent = set(self._mesh.followers()) - known.keys()
             has_run = self.agreed_us() - self._doubted_us >= BELIEVED_AFTER_SECONDS * 1e6
-            is_old = has_run and context.membership.is_majority({*near, *silent, context.membership.node})
+            is_old = has_run and self._membership.is_majority({*near, *silent, self._membership.node})
             self._is_unlikely = bool(far) or not 0 < self._ahead_us <= QUIET_SECONDS_MAX * 1e6
             if is_shared or is_old:
                 self._believe()
-        elif 2 * len(far) > len(context.peer_names):
+        elif 2 * len(far) > len(self._membership.peers):
             least_us = min((known[name] for name in far), key=abs)
             self._condition.show([f"the clock of this node is {_in_words(least_us)} those of {', '.join(far)}"])
         else:
@@ -166,26 +162,26 @@ class ClockCheck:
 
     def _apart(self) -> dict[str, int]:
         """How far our clock is ahead of the clocks that peers have sent."""
-        apart = {name: self._context.broker.clocks.apart_us(name) for name in self._context.peer_names}
+        apart = {name: self._engine.broker.clocks.apart_us(name) for name in self._membership.peers}
         return {name: apart_us for name, apart_us in apart.items() if apart_us is not None}
 
     def _believe(self) -> None:
-        context = self._context
+        engine = self._engine
         self.in_doubt = False
         self._condition.show([])
-        clocks, now_us = context.broker.clocks, context.environment.now_us()
+        clocks, now_us = engine.broker.clocks, engine.environment.now_us()
         clocks.believe()
         # What came before, in this incarnation or an earlier one, may have the time of a wrong clock.
         self._first_us = min(self._first_us, now_us) if self._noted_us else now_us
-        context.store.retention.shift = Shift(first_us=self._first_us)
-        for queue in context.broker.queues.by_name.values():
+        engine.store.retention.shift = Shift(first_us=self._first_us)
+        for queue in engine.broker.queues.by_name.values():
             if queue.expires_us:
                 queue.will_expire(now_us)
-        context.deadline_timer.decided()
-        context.queue_pager.sweep_at(now_us)
-        if self._noted_us or context.store.fanouts():
+        engine.deadlines.decided()
+        engine.pager.sweep_at(now_us)
+        if self._noted_us or engine.store.fanouts():
             log.info("= the clock is confirmed: messages that are too old by it are dropped from now on")
-            context.checkpoints.schedule()
+            engine.checkpoints.schedule()
         self._note_fact()
 
     def _describe(self) -> str:

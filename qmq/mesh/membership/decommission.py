@@ -16,13 +16,12 @@ This node refuses their links, and they refuse none.
 """
 
 from collections.abc import Collection
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import trio
 from msgspec import Struct
 
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers
+from qmq.engine.parts import EngineParts
 from qmq.errors import Refused
 from qmq.mesh.membership.members import AGREED_SECONDS, SILENT_SECONDS, LiveMembership
 from qmq.mesh.peers.calls import Node, PeerCall
@@ -30,13 +29,6 @@ from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Vector, merge
 from qmq.model.members import Retirement, majority
 from qmq.replication.mesh import Mesh
-
-
-class DecommissionContext(Engine, Committing, MeshPeers, Protocol):
-    mesh: Mesh | None
-    members: LiveMembership
-    peer_rpc: PeerRpc
-    checkpoints: Checkpoints
 
 
 class Opinion(Struct, frozen=True):
@@ -53,24 +45,24 @@ class OpinionCall(PeerCall[Opinion], frozen=True):
     hears: Node
 
 
-def opinion_of(context: DecommissionContext, call: OpinionCall) -> Opinion:
-    """The reply of this node."""
-    return Opinion(call.hears in linked(context), context.members.agrees_in(call.hears))
-
-
-def linked(context: DecommissionContext) -> set[str]:
-    """The peers to or from which a link is up."""
-    if context.mesh is None:
-        return set()
-    return {peer.name for peer in context.mesh.statistics().peers if "up" in peer.out_state + peer.in_state}
-
-
 class Decommission:
     """One retirement at a time."""
 
-    def __init__(self, context: DecommissionContext) -> None:
-        self._context = context
+    def __init__(self, engine: EngineParts, mesh: Mesh, members: LiveMembership, rpc: PeerRpc) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._members = members
+        self._membership = members.membership
+        self._rpc = rpc
         self._one = trio.Lock()
+
+    def answer(self, call: OpinionCall) -> Opinion:
+        """The reply of this node to a peer."""
+        return Opinion(call.hears in self.linked(), self._members.agrees_in(call.hears))
+
+    def linked(self) -> set[str]:
+        """The peers to or from which a link is up."""
+        return {peer.name for peer in self._mesh.statistics().peers if "up" in peer.out_state + peer.in_state}
 
     async def retire(self, name: str, *, force: bool) -> dict[str, Any]:
         """Retire `name`; returns facts for the operator. Raises Refused, and nothing has changed then."""
@@ -87,12 +79,11 @@ class Decommission:
             return await self._write(sorted(names))
 
     async def _check(self, name: str, force: bool) -> None:
-        context = self._context
-        membership = context.membership
+        membership = self._membership
         self._check_name(name)
         if len(membership.lists) > 1:
             raise Refused("change-under-way", "Not all nodes use the same peers file yet: make one change at a time.")
-        reached = {context.origin.node} | linked(context) - {name}
+        reached = {self._mesh.node} | self.linked() - {name}
         if not majority(reached, [names - {name} for names in membership.lists]):
             away = " ".join(sorted(membership.members - reached))
             raise Refused(
@@ -102,7 +93,7 @@ class Decommission:
                 f"`qmq mesh retire {away} --majority-lost` (docs/operations.md).",
             )
         if force:
-            context.members.force(name)
+            self._members.force(name)
         while True:
             hearing, agrees_in = await self._opinions(name)
             if hearing and not force:
@@ -123,21 +114,20 @@ class Decommission:
             await trio.sleep(min(SILENT_SECONDS, max(agrees_in.values())))
 
     async def _check_lost(self, names: Collection[str]) -> None:
-        context = self._context
-        membership = context.membership
+        membership = self._membership
         for name in names:
             self._check_name(name)
         if membership.is_learner:
             raise Refused("bad-node", "The disk of this node began empty: ask a node that has the messages.")
         stay = membership.members.difference(names)
-        reached = {context.origin.node} | linked(context) & stay
+        reached = {self._mesh.node} | self.linked() & stay
         if any(majority(reached, [membership.members - {name}]) for name in names):
             raise Refused("majority-left", f"{', '.join(sorted(reached))} may decide: retire the others one by one.")
         if stay - reached:
             away = " ".join(sorted(membership.members - reached))
             silent = ", ".join(sorted(stay - reached))
             raise Refused("not-all-named", f"{silent} cannot be reached either: name all lost nodes, {away}.")
-        for peer in stay - {context.origin.node}:
+        for peer in stay - {self._mesh.node}:
             standing = membership.standing_of(peer)
             if standing is None or standing.listing.names - membership.retired.keys() != membership.members:
                 raise Refused("change-under-way", f"{peer} uses another peers file: reload this one there first.")
@@ -147,10 +137,10 @@ class Decommission:
                 raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not lost.")
 
     def _check_name(self, name: str) -> None:
-        membership = self._context.membership
+        membership = self._membership
         if membership.is_retired(name):
             raise Refused("already-retired", f"{name} is retired; {membership.retired[name].adopter} has adopted it.")
-        if name == self._context.origin.node:
+        if name == self._mesh.node:
             raise Refused("bad-node", "A node does not retire itself: stop it, and ask another one.")
         if name not in membership.members:
             raise Refused("bad-node", f"{name} is no member; the members are {', '.join(sorted(membership.members))}.")
@@ -159,29 +149,31 @@ class Decommission:
         """Of the remaining members: those with a link to `name`, and for each of the others the seconds until it agrees
         that `name` has left.
         """
-        found, _ = await self._context.peer_rpc.ask_all(OpinionCall(name))
+        found, _ = await self._rpc.ask_all(OpinionCall(name))
         found.pop(name, None)
         hearing = sorted(peer for peer, one in found.items() if one.hears)
         waits = {peer: one.agrees_in for peer, one in found.items()}
         return hearing, {peer: seconds for peer, seconds in waits.items() if seconds is not None and seconds >= 0}
 
     async def _write(self, names: Collection[str]) -> dict[str, Any]:
-        context = self._context
+        engine = self._engine
         retirements: list[Retirement] = []
         sealed: Vector = {}
         for name in names:
             known: Vector = {}
-            for vector in (context.durable_vector(), *context.checkpoints.members.values()):
+            for vector in (engine.path.durable_vector(), *engine.checkpoints.members.values()):
                 merge(known, {origin: last for origin, last in vector.items() if origin.node == name})
-            retirements.append(Retirement(node=name, adopter=context.origin.node, sealed=known))
+            retirements.append(Retirement(node=name, adopter=self._mesh.node, sealed=known))
             sealed.update(known)
         for retirement in retirements:
-            context.members.retired(retirement)
-        await context.members.written()
-        missing = {origin: last for origin, last in sealed.items() if context.durable_vector().get(origin, 0) < last}
+            self._members.retired(retirement)
+        await self._members.written()
+        missing = {
+            origin: last for origin, last in sealed.items() if engine.path.durable_vector().get(origin, 0) < last
+        }
         return {
             "retired": ",".join(names),
-            "adopter": context.origin.node,
+            "adopter": self._mesh.node,
             "sealed": {str(origin): last for origin, last in sealed.items()},
             "still_on_the_way": {str(origin): last for origin, last in missing.items()},
         }

@@ -11,18 +11,19 @@ synced. In each case promises may be lost, so the node becomes a learner again.
 
 import logging
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 import trio
 
 from qmq.config import PeersFile
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting, Tasks
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.retry_until_space import when_space_is_free
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import NodeRetired
-from qmq.mesh.repair.incarnation_gc import IncarnationGc
 from qmq.model.dots import Origin, Vector
 from qmq.model.members import Listing, Membership, Retirement, Standing, majority
 from qmq.replication.mesh import Mesh
@@ -34,14 +35,13 @@ from qmq.storage.catalog.facts import (
     retirement_fact,
     retirements_of,
 )
+from qmq.storage.catalog.incarnations import Seals
+from qmq.storage.store import Store
 
 FAREWELL_SECONDS = 1.0
 """For a retired node to be notified before its links end. It then stops by itself."""
 
 """Code of the condition."""
-
-NAMES_SENT = 3
-"""Of destinations that differ, in a condition; the status has more."""
 
 UNCONFIRMED = "retirement-unconfirmed"
 """Code of the condition."""
@@ -77,9 +77,22 @@ def listing_of(peers: PeersFile) -> Listing:
     return Listing(peers.version, frozenset(peer.name for peer in peers.nodes))
 
 
-class MembershipContext(Engine, Committing, MeshPeers, Reporting, Tasks, Protocol):
-    mesh: Mesh | None
-    incarnation_gc: IncarnationGc
+def membership_at_start(store: Store, node: str, peers: PeersFile | None) -> Membership:
+    """The members as the peers file and the disk say. Raises NodeRetired."""
+    facts = store.catalog.facts()
+    if SELF_RETIRED in facts:
+        raise NodeRetired(node, facts[SELF_RETIRED])
+    return Membership(
+        node,
+        listing_of(peers) if peers is not None else Listing(0, frozenset({node})),
+        disk=store.recovered.identity.uuid,
+        is_learner=LEARNER in facts,
+        retired=retirements_of(facts),
+    )
+
+
+class MembershipFollower(Protocol):
+    """What depends on the members of the mesh (`qmq.mesh.link_reports`)."""
 
     def count_copies_of(self, peer: str) -> None:
         """Let receipts use what is durable on `peer`, if it counts."""
@@ -89,30 +102,33 @@ class MembershipContext(Engine, Committing, MeshPeers, Reporting, Tasks, Protoco
 
     def members_changed(self) -> None: ...
 
-    def stop(self) -> None: ...
-
 
 class LiveMembership:
     """`membership` is live: links and receipts read it. Made before all parts that do."""
 
-    def __init__(self, context: MembershipContext, peers: PeersFile | None) -> None:
-        catalog = context.store.catalog
+    def __init__(
+        self,
+        engine: EngineParts,
+        node: NodeBasics,
+        mesh: Mesh,
+        membership: Membership,
+        peers: PeersFile | None,
+        seals: Seals,
+        stop: Callable[[], None],
+    ) -> None:
+        catalog = engine.store.catalog
         facts = catalog.facts()
-        name = context.settings.name
-        if SELF_RETIRED in facts:
-            raise NodeRetired(name, facts[SELF_RETIRED])
-        self._context = context
+        self._engine = engine
+        self._node = node
+        self._mesh = mesh
         self._peers = peers
-        self.membership = Membership(
-            name,
-            listing_of(peers) if peers is not None else Listing(0, frozenset({name})),
-            disk=context.store.recovered.identity.uuid,
-            is_learner=LEARNER in facts,
-            retired=retirements_of(facts),
-        )
-        self._learning = ConditionGroup(context, "new-disk")
-        self._replaced = ConditionGroup(context, "new-disk")
-        self._restored = ConditionGroup(context, "old-disk")
+        self._seals = seals
+        self._stop = stop
+        self._followers: list[MembershipFollower] = []
+        self.membership = membership
+        self._learning = ConditionGroup(node, "new-disk")
+        self._replaced = ConditionGroup(node, "new-disk")
+        self._restored = ConditionGroup(node, "old-disk")
         self._new_disks: dict[str, str] = {}
         """Peer → the text of its condition."""
         self._disks = disks_of(facts)
@@ -120,12 +136,12 @@ class LiveMembership:
         """Incarnations of this node on this directory. No other node can have had more of them than this directory had
         when it opened.
         """
-        self._had = {**dict.fromkeys(self._incarnations, 0), **context.store.journal.vector()}
+        self._had = {**dict.fromkeys(self._incarnations, 0), **engine.store.journal.vector()}
         self._linked: frozenset[str] = frozenset()
         self._unlinked_at: dict[str, float] = {}
         self._began = math.inf
         self._forced_until: dict[str, float] = {}
-        self._unconfirmed = ConditionGroup(context, UNCONFIRMED)
+        self._unconfirmed = ConditionGroup(node, UNCONFIRMED)
         self.retired_because = ""
         """Why this node is retired, so that it stops; "": it is not."""
         self._refused_by: set[str] = set()
@@ -135,11 +151,15 @@ class LiveMembership:
         self._wrote = trio.lowlevel.ParkingLot()
         self._waker = Waker()
 
+    def report_to(self, follower: MembershipFollower) -> None:
+        """Report changes to `follower` from now on."""
+        self._followers.append(follower)
+
     async def run(self) -> None:
         """Write facts and apply them until cancelled. Raises LogBroken when the disk refuses."""
         self._began = trio.current_time()
         if self.membership.is_learner:
-            learns_after = self._context.store.catalog.facts().get(LEARNER)
+            learns_after = self._engine.store.catalog.facts().get(LEARNER)
             if learns_after == OLD_COPY:
                 self._restored.show([IS_OLD_COPY])
             elif learns_after == REPLACED:
@@ -149,7 +169,7 @@ class LiveMembership:
             self._check_retirements()
             await self._write_facts()
             if self.retired_because:
-                self._context.stop()
+                self._stop()
             if self.membership.has_learnt:
                 await self._become_whole()
 
@@ -167,14 +187,14 @@ class LiveMembership:
     async def _write_facts(self) -> None:
         if self._facts:
             facts, self._facts = self._facts, {}
-            await when_space_is_free(self._context.environment, partial(self._context.store.catalog.set_facts, facts))
+            await when_space_is_free(self._engine.environment, partial(self._engine.store.catalog.set_facts, facts))
         self._are_written = not self._facts
         self._wrote.unpark_all()
 
     # Reports of peers
 
     def membership_received(self, peer: str, standing: Standing) -> None:
-        """See `Host.membership_received`."""
+        """See `LinkFollower.membership_received`."""
         membership = self.membership
         counted, heard_of = membership.counts(peer), membership.heard_of
         membership.hear(peer, standing)
@@ -195,18 +215,18 @@ class LiveMembership:
             if not counted and peer in self._new_disks:
                 del self._new_disks[peer]
                 self._learning.show([*self._new_disks.values()])
-            self._context.count_copies_of(peer)
+            for follower in self._followers:
+                follower.count_copies_of(peer)
         self._check_learning()
-        self._context.rules_changed()
-        if self._context.mesh is not None:
-            self._context.mesh.membership_changed()
+        for follower in self._followers:
+            follower.rules_changed()
+        self._mesh.membership_changed()
         if membership.heard_of != heard_of:
             self._send_membership()
         self._check_meeting(peer)
 
     def knows(self, peer: str, vector: Vector) -> None:
         """`peer` had this vector when the link to it began."""
-        context = self._context
         self.membership.meets(peer)
         lost = [origin for origin, last in vector.items() if self._has_forgotten(origin, last)]
         if not lost:
@@ -226,18 +246,18 @@ class LiveMembership:
         )
         self.membership.forgets()
         self.membership.meets(peer)
-        for other in context.peer_names:
+        for other in self.membership.peers:
             self._check_meeting(other)
         self.remember({LEARNER: OLD_COPY})
         self._send_membership()
 
     def _has_forgotten(self, origin: Origin, last: int) -> bool:
         """Whether this directory once held more of an earlier incarnation of this node, as the data of others shows."""
-        context = self._context
+        engine = self._engine
         if (
-            origin.node != context.origin.node
-            or origin == context.origin
-            or origin in context.incarnation_gc.seals.forgotten
+            origin.node != engine.broker.origin.node
+            or origin == engine.broker.origin
+            or origin in self._seals.forgotten
         ):
             return False
         # Of an incarnation on another directory, before this one began empty, others may always have more.
@@ -245,18 +265,16 @@ class LiveMembership:
 
     def caught_up_with(self, peer: str) -> None:
         """Everything that `peer` had when the link began is decided here."""
-        context = self._context
-        incarnations = {
-            o for o in (*context.received_vector(), *context.incarnation_gc.seals.forgotten) if o.node == peer
-        }
+        engine = self._engine
+        incarnations = {o for o in (*engine.path.received_vector(), *self._seals.forgotten) if o.node == peer}
         self.membership.caught_up_with(peer, has_a_past=len(incarnations) > 1)
         self._check_learning()
         self._check_meeting(peer)
 
     def _check_meeting(self, peer: str) -> None:
         """Records from another learner are not enough while that one still learns."""
-        if self._context.mesh is not None and self.membership.must_reconnect(peer):
-            self._context.mesh.reconnect(peer)
+        if self.membership.must_reconnect(peer):
+            self._mesh.reconnect(peer)
 
     def _check_learning(self) -> None:
         """A peer was met, or the counting members have changed."""
@@ -264,10 +282,10 @@ class LiveMembership:
             self._waker.wake()
 
     async def _become_whole(self) -> None:
-        context = self._context
-        await context.flushed()
-        await context.environment.run_blocking(context.store.journal.sync)
-        await when_space_is_free(context.environment, partial(context.store.catalog.set_facts, {LEARNER: None}))
+        engine = self._engine
+        await engine.path.flushed()
+        await engine.environment.run_blocking(engine.store.journal.sync)
+        await when_space_is_free(engine.environment, partial(engine.store.catalog.set_facts, {LEARNER: None}))
         self._facts.pop(LEARNER, None)  # A link may have begun meanwhile.
         self.membership.learnt()
         self._replaced.show([])
@@ -276,8 +294,7 @@ class LiveMembership:
         self._send_membership()
 
     def _send_membership(self) -> None:
-        if self._context.mesh is not None:
-            self._context.mesh.send_membership()
+        self._mesh.send_membership()
 
     # Changes of the mesh
 
@@ -290,8 +307,7 @@ class LiveMembership:
 
     def links_changed(self) -> None:
         """A link began or ended."""
-        mesh = self._context.mesh
-        linked = frozenset({peer.node for peer in mesh.present()} if mesh is not None else ())
+        linked = frozenset(peer.node for peer in self._mesh.present())
         self._unlinked_at.update(dict.fromkeys(self._linked - linked, trio.current_time()))
         self._linked = linked
 
@@ -334,7 +350,7 @@ class LiveMembership:
                 self._learning.show([*self._new_disks.values()])
             self.remember(retirement_fact(kept))
             self._check_learning()
-            self._context.spawn(self._schedule_obey)
+            self._node.spawn(self._schedule_obey)
 
     def refused_as_retired(self, peer: str) -> None:
         """`peer` refuses links of this node. A refusal comes before the other side has proven its identity. So one
@@ -347,22 +363,22 @@ class LiveMembership:
     def _leave(self, why: str) -> None:
         if not self.retired_because:
             self.retired_because = why
-            self._context.raise_condition(
+            self._node.raise_condition(
                 "retired", f"this node was retired from the mesh ({why}): it stops, and its disk must not come back"
             )
             self.remember({SELF_RETIRED: why})
 
     async def _schedule_obey(self) -> None:
         """A retired node does not count from now on, and is notified before the links with it end."""
-        self._context.members_changed()
-        if self._context.mesh is not None:
-            self._context.mesh.membership_changed()
-            self._context.mesh.send_membership()
+        for follower in self._followers:
+            follower.members_changed()
+        self._mesh.membership_changed()
+        self._mesh.send_membership()
         await trio.sleep(FAREWELL_SECONDS)
         self._obey()
 
     def _obey(self) -> None:
-        context = self._context
-        context.members_changed()
-        if context.mesh is not None and self._peers is not None:
-            context.mesh.take_up(self._peers)
+        for follower in self._followers:
+            follower.members_changed()
+        if self._peers is not None:
+            self._mesh.take_up(self._peers)

@@ -7,35 +7,41 @@ be with another consumer. Peers that are down must not keep a queue paused. A pe
 longer than a dial takes. A peer with a link is waited for as long as in a takeover.
 """
 
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
-from qmq.engine.runtime.contexts import Engine, MeshPeers
+from qmq.broker.broker import Broker
+from qmq.config import MeshSettings
 from qmq.engine.runtime.waker import Waker
 from qmq.mesh.membership.takeover import Takeover
 from qmq.mesh.membership.takeover_sync import HOLDS_PART
 from qmq.mesh.repair.catch_up import CatchUp
+from qmq.model.members import Membership
 from qmq.replication.mesh import Mesh
 
 SPARE_SECONDS: Final = 4.0
 """Beyond `redial_seconds_max`: a dial, a handshake and a first frame on a busy machine."""
 
 
-class StartHoldContext(Engine, MeshPeers, Protocol):
-    mesh: Mesh | None
-    takeover: Takeover
-    catch_up: CatchUp
-
-    def has_caught_up_with(self, peer: str) -> bool:
-        """Whether this node has everything that `peer` had when its link began."""
-
-
 class StartHold:
     """`is_over` stays true once set, in this incarnation."""
 
-    def __init__(self, context: StartHoldContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        broker: Broker,
+        mesh: Mesh,
+        membership: Membership,
+        takeover: Takeover,
+        catch_up: CatchUp,
+        settings: MeshSettings,
+    ) -> None:
+        self._broker = broker
+        self._mesh = mesh
+        self._membership = membership
+        self._takeover = takeover
+        self._catch_up = catch_up
+        self._settings = settings
         self.is_over = False
         self._reported: set[str] = set()
         # Peer → the time of its first link to this node.
@@ -61,26 +67,24 @@ class StartHold:
 
     def hold_back(self) -> None:
         """Deliver nothing of the queues until `release`: their messages may be settled."""
-        takeover = self._context.takeover
+        takeover = self._takeover
         if not takeover.is_starting:
             takeover.is_starting = True
             takeover.poll()
 
     def release(self) -> None:
         """Deliver again, if nothing else pauses the queues."""
-        context = self._context
-        if context.broker.queues.held and self.is_over and not context.catch_up.is_stale:
-            context.takeover.is_starting = False
-            context.takeover.poll()
+        if self._broker.queues.held and self.is_over and not self._catch_up.is_stale:
+            self._takeover.is_starting = False
+            self._takeover.poll()
 
     def _until(self, began: float) -> float:
-        context, settings = self._context, self._context.settings.mesh
-        linked = set() if context.mesh is None else context.mesh.followers()
+        settings, linked = self._settings, self._mesh.followers()
         for peer in linked:
             self._linked_at.setdefault(peer, trio.current_time())
         until = began
-        for peer in context.peer_names:
-            if peer in self._reported and context.has_caught_up_with(peer):
+        for peer in self._membership.peers:
+            if peer in self._reported and self._mesh.has_caught_up_with(peer):
                 continue
             if peer in linked:
                 until = max(until, self._linked_at[peer] + HOLDS_PART * settings.takeover_after_seconds)

@@ -11,8 +11,7 @@ so a node that was stopped does not first deliver what it was about to.
 
 import logging
 import math
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.takeover.campaigns import POLLS, NodeView
@@ -21,18 +20,20 @@ from qmq.broker.takeover.leases import Ownership, Term
 from qmq.broker.takeover.owner_states import TakeoverStatistics, takeover_statistics
 from qmq.broker.takeover.quorum_acks import settled_through
 from qmq.config import MeshSettings
-from qmq.engine.commit.receipts import Receipts
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.condition_group import ConditionGroup
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.waker import Waker
 from qmq.mesh.membership.members import LiveMembership
 from qmq.mesh.membership.takeover_effects import TakeoverEffects
-from qmq.mesh.membership.takeover_sync import TakeoverSync, TakeoverSyncContext
-from qmq.mesh.peers.dedup_query import DedupQuery
+from qmq.mesh.membership.takeover_sync import TakeoverSync
 from qmq.mesh.repair.catch_up import CatchUp
 from qmq.model.dots import Origin
 from qmq.replication.links.outbox import LinkOutbox
+from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
 from qmq.storage.catalog.facts import TAKEOVER_AFTER
+from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.format.term_record import TermNote
 
 HELD_SECONDS = 10.0
@@ -43,48 +44,52 @@ HELD = "this node delivers no queue messages until it hears a majority of the no
 log = logging.getLogger("qmq.takeover")
 
 
-class TakeoverContext(TakeoverSyncContext, Protocol):
-    catch_up: CatchUp
-    members: LiveMembership
-    receipts: Receipts
-    dedup_query: DedupQuery
-
-    def has_synced_with_majority(self) -> bool:
-        """Whether this node has everything that a majority had when the links began."""
-
-
 class Takeover:
     """The terms of one node. Made after its broker and its membership."""
 
-    def __init__(self, context: TakeoverContext, settings: MeshSettings) -> None:
-        self._context = context
+    def __init__(
+        self,
+        engine: EngineParts,
+        node: NodeBasics,
+        mesh: Mesh,
+        members: LiveMembership,
+        catch_up: CatchUp,
+        seals: Seals,
+        settings: MeshSettings,
+    ) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._members = members
+        self._membership = membership = members.membership
+        self._catch_up = catch_up
+        self._pauses: list[Callable[[], None]] = []
+        self._terms: list[Callable[[], None]] = []
         self._after = settings.takeover_after_seconds
         self.is_wanted = settings.takeover
-        self._boot = context.environment.boot_seconds
-        notes = context.store.recovered.terms
+        self._boot = engine.environment.boot_seconds
+        notes = engine.store.recovered.terms
         self._earlier_ms = self._longest_earlier_after()
         self.rules = Ownership(
-            context.settings.name,
-            context.membership.members,
+            membership.node,
+            membership.members,
             self._after,
             self._boot(),
             promised={note.owner: Term(note.number, note.server) for note in notes if note.is_vote},
             terms={note.owner: Term(note.number, note.server) for note in notes if not note.is_vote},
             earlier_after=self._earlier_ms / 1000,
-            is_majority=context.membership.is_majority,
+            is_majority=membership.is_majority,
         )
         self.elections = Elections(
-            self.rules, context.membership, is_wanted=self.is_wanted, draw=context.environment.rng.random
+            self.rules, self._membership, is_wanted=self.is_wanted, draw=engine.environment.rng.random
         )
-        self.served = self.elections.served
         self.is_starting = False
         self._forgot = False
-        self._takeover_sync = TakeoverSync(context, self, self._after)
-        self._carry_out = TakeoverEffects(context, self.elections, self._takeover_sync, self.wake).carry_out
+        self.sync = TakeoverSync(engine, node, mesh, membership, seals, self, self._after)
+        self._carry_out = TakeoverEffects(engine, node, mesh, self.elections, self.sync, self.wake).carry_out
         self._polled_at = self._boot()
         self._lease_until = math.inf
         self._held_since = math.inf
-        self._held = ConditionGroup(context, "queues-held")
+        self._held = ConditionGroup(node, "queues-held")
         self._waker = Waker()
 
     def _longest_earlier_after(self) -> int:
@@ -93,16 +98,16 @@ class Takeover:
         The time of this run is on the disk before any peer hears this node.
         """
         after_ms = round(self._after * 1000)
-        catalog = self._context.store.catalog
+        catalog = self._engine.store.catalog
         earlier_ms = int(catalog.facts().get(TAKEOVER_AFTER, 0))
         if earlier_ms < after_ms:
             catalog.set_facts({TAKEOVER_AFTER: str(after_ms)})
         return earlier_ms
 
     @property
-    def announced_ms(self) -> int:
-        """See `Host.takeover_ms`."""
-        return round(self._after * 1000) if self.is_wanted else 0
+    def terms_served(self) -> Mapping[str, int]:
+        """See `LinkTerms.terms_served`."""
+        return self.elections.served
 
     @property
     def is_active(self) -> bool:
@@ -111,11 +116,20 @@ class Takeover:
 
     @property
     def _serves(self) -> Collection[str]:
-        return self._context.broker.queues.owned.serves
+        return self._engine.broker.queues.owned.serves
+
+    def follow(self, *, paused: Callable[[], None], terms: Callable[[], None]) -> None:
+        """Call `paused` when this process was stopped for long, and `terms` when terms may have changed."""
+        self._pauses.append(paused)
+        self._terms.append(terms)
+
+    def _terms_changed(self) -> None:
+        for follower in self._terms:
+            follower()
 
     def begin(self) -> None:
         """Obey the recorded terms; nothing is delivered before the first lease."""
-        out = Outcome(now_us=self._context.environment.now_us())
+        out = Outcome(now_us=self._engine.environment.now_us())
         self._carry_out(self.elections.obey_terms(), out)
         self._set_held(out)
 
@@ -143,11 +157,9 @@ class Takeover:
 
     def links_changed(self) -> None:
         """A link began or ended, in the middle of another decision."""
-        mesh = self._context.mesh
-        if mesh is not None:
-            self.elections.links_changed(mesh.present())
-            if mesh.linked():
-                self._context.broker.queues.isolated_mode.stop()
+        self.elections.links_changed(self._mesh.present())
+        if self._mesh.linked():
+            self._engine.broker.queues.isolated_mode.stop()
         self.wake()
 
     # Polling
@@ -161,8 +173,8 @@ class Takeover:
     def poll(self) -> None:
         """Do everything that is due now without a frame or a record."""
         now = self._boot()
-        context, rules = self._context, self.rules
-        out = Outcome(now_us=context.environment.now_us())
+        engine, rules = self._engine, self.rules
+        out = Outcome(now_us=engine.environment.now_us())
         away = now - self._polled_at
         if away > self._after / 2:
             if self.is_active:  # else only events cause a poll
@@ -170,42 +182,42 @@ class Takeover:
                     "! this node was paused for %.1f s: it delivers nothing until its peers have responded", away
                 )
             rules.was_away(now)
-            context.dedup_query.was_away()
+            for follower in self._pauses:
+                follower()
         self._polled_at = now
-        rules.enrol(context.membership.members)
+        rules.enrol(self._membership.members)
         self._check_learning(now)
         self._check_earlier(now)
         self._carry_out(self.elections.poll(now, self._view()), out)
         self._check_isolation(now, out)
         self._set_held(out)
-        context.receipts.terms_changed()
-        context.submit(out)
+        self._terms_changed()
+        engine.path.submit(out)
 
     def _view(self) -> NodeView:
         """What the decisions need to know of this node now."""
-        context = self._context
-        has_all = context.has_synced_with_majority() and not context.catch_up.is_stale
-        return NodeView(self._serves, self._takeover_sync, has_all)
+        has_all = self._mesh.has_synced_with_majority() and not self._catch_up.is_stale
+        return NodeView(self._serves, self.sync, has_all)
 
     def _check_isolation(self, now: float, out: Outcome) -> None:
         """While no link is up, messages that never left this node may be delivered."""
-        context, queues = self._context, self._context.broker.queues
+        engine, queues = self._engine, self._engine.broker.queues
         isolated_mode = queues.isolated_mode
-        is_linked = context.mesh is None or bool(context.mesh.linked())
-        if self.is_active and not is_linked and not self.is_starting and not self.rules.leads(context.origin.node, now):
-            isolated_mode.begin(context.broker.next_sequence - 1)
+        is_linked = self._mesh.is_alone or bool(self._mesh.linked())
+        if self.is_active and not is_linked and not self.is_starting and not self.rules.leads(self._mesh.node, now):
+            isolated_mode.begin(engine.broker.next_sequence - 1)
         elif isolated_mode.after is not None or isolated_mode.waiting:
             queues.end_isolation(out)
 
     def _check_learning(self, now: float) -> None:
         """A learner that had made promises on an earlier disk waits until no peer can rely on them any more."""
-        membership = self._context.membership
+        membership = self._membership
         if membership.is_learner:
             self.rules.learner = True
             return
         if self.rules.learner and not self._forgot:
-            own = self._context.store.catalog.incarnations()
-            known = self._context.received_vector()
+            own = self._engine.store.catalog.incarnations()
+            known = self._engine.path.received_vector()
             self._forgot = any(o.node == self.rules.node and o not in own for o in known)
         self.rules.learner = self._forgot and now - self.rules.awake_since < self._after
 
@@ -214,16 +226,16 @@ class Takeover:
         after_ms = round(self._after * 1000)
         if self._earlier_ms > after_ms and now >= self.rules.bound_until:
             self._earlier_ms = after_ms
-            self._context.members.remember({TAKEOVER_AFTER: str(after_ms)})
+            self._members.remember({TAKEOVER_AFTER: str(after_ms)})
 
     # Frames and records of peers
 
     def greet(self, way: LinkOutbox) -> None:
-        """See `Host.greet`."""
+        """See `LinkTerms.greet`."""
         way.put(HeartbeatFrame(self.rules.beat(self._boot())))
 
-    def received(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
-        """See `Host.terms_came`."""
+    def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
+        """See `LinkTerms.terms_came`."""
         now, elections = self._boot(), self.elections
         match frame:
             case HeartbeatFrame(beat):
@@ -241,11 +253,11 @@ class Takeover:
                 elections.released(peer.node, owner, number, has, lent)
             case Holds(owner, number, dots):
                 if elections.obeys(owner, number):
-                    self._takeover_sync.peer_holds(peer.node, owner, number, dots, out)
+                    self.sync.peer_holds(peer.node, owner, number, dots, out)
         if self.is_active:
             self._carry_out(elections.after_frame(now, self._view()), out)
             self._set_held(out)
-            self._context.receipts.terms_changed()
+            self._terms_changed()
         if isinstance(frame, Release):
             self.wake()
 
@@ -257,7 +269,7 @@ class Takeover:
     def may_borrow(
         self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
-        """See `Host.may_borrow`."""
+        """See `LinkTerms.may_borrow`."""
         may, effects = self.elections.may_borrow(peer, terms, echo_us, owners, self._boot())
         self._carry_out(effects, Outcome())
         return may
@@ -282,11 +294,11 @@ class Takeover:
 
     def _set_held(self, out: Outcome) -> None:
         now = self._boot()
-        queues = self._context.broker.queues
+        queues = self._engine.broker.queues
         until = self.elections.lease_end(self._serves, now)
         self._lease_until = until if until > now else math.inf
-        queues.is_starting = self.is_starting or self._context.catch_up.is_stale
-        held = queues.is_starting or until <= now or (self.is_active and not self._context.has_synced_with_majority())
+        queues.is_starting = self.is_starting or self._catch_up.is_stale
+        held = queues.is_starting or until <= now or (self.is_active and not self._mesh.has_synced_with_majority())
         if held:
             queues.held = True
         elif queues.held:
@@ -297,9 +309,9 @@ class Takeover:
     def settled_through(self, owner: str, marks: Mapping[str, int]) -> int:
         """See `qmq.broker.takeover.quorum_acks`; `marks` are those of the peers, and this node has all of its
         records."""
-        if not self._context.membership.is_learner:
-            marks = {**marks, self.rules.node: self._context.broker.next_sequence}
+        if not self._membership.is_learner:
+            marks = {**marks, self.rules.node: self._engine.broker.next_sequence}
         return settled_through(self.rules, owner, marks)
 
     def statistics(self) -> TakeoverStatistics:
-        return takeover_statistics(self.elections, self._boot(), self._view(), is_held=self._context.broker.queues.held)
+        return takeover_statistics(self.elections, self._boot(), self._view(), is_held=self._engine.broker.queues.held)

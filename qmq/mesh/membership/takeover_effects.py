@@ -28,8 +28,11 @@ from qmq.broker.takeover.election_effects import (
 )
 from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import Bid, Term
-from qmq.mesh.membership.takeover_sync import TakeoverSync, TakeoverSyncContext
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
+from qmq.mesh.membership.takeover_sync import TakeoverSync
 from qmq.model.dots import Dot
+from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.frames import Ask, HeartbeatFrame, Holds, Release, Terms, Vote
 from qmq.storage.format.record import RecordKind
 from qmq.storage.format.term_record import pack_term
@@ -41,17 +44,24 @@ class TakeoverEffects:
     """Carries out what `elections` decides. `wake` causes a poll soon."""
 
     def __init__(
-        self, context: TakeoverSyncContext, elections: Elections, sync: TakeoverSync, wake: Callable[[], None]
+        self,
+        engine: EngineParts,
+        node: NodeBasics,
+        mesh: Mesh,
+        elections: Elections,
+        sync: TakeoverSync,
+        wake: Callable[[], None],
     ) -> None:
-        self._context = context
+        self._engine = engine
+        self._node = node
+        self._mesh = mesh
         self._elections = elections
-        self._node = elections.rules.node
         self._sync = sync
         self._wake = wake
 
     def carry_out(self, effects: Iterable[ElectionEffect], out: Outcome) -> None:
         """Carry out what was decided; records go to `out`."""
-        context, sync = self._context, self._sync
+        sync = self._sync
         for effect in effects:
             match effect:
                 case SendHeartbeat(peer, beat):
@@ -61,10 +71,10 @@ class TakeoverEffects:
                 case RequestVote(peer, bid):
                     self._send(peer, Ask(bid))
                 case RequestRelease(server, number):
-                    self._send(server, Release(self._node, number))
+                    self._send(server, Release(self._mesh.node, number))
                 case RecordVote(bid):
                     self._write(RecordKind.VOTE, bid.owner, Term(bid.term, bid.candidate), out)
-                    context.spawn(partial(self._give_vote, bid))
+                    self._node.spawn(partial(self._give_vote, bid))
                 case RecordTerm(owner, term):
                     self._write(RecordKind.TERM, owner, term, out)
                     log.info("= elected to serve %s in term %d", owner, term.number)
@@ -81,51 +91,50 @@ class TakeoverEffects:
                         log.info("= %s is back: this node has stopped serving its messages", hand_off.owner)
                     self._return(hand_off, number)
                 case RaiseCondition(code, message):
-                    context.raise_condition(code, message)
+                    self._node.raise_condition(code, message)
                 case ClearCondition(code, message):
-                    context.clear_condition(code, message)
+                    self._node.clear_condition(code, message)
                 case ReportEvent(code, message):
-                    context.add_event(code, message)
+                    self._node.add_event(code, message)
                 case SchedulePoll():
                     self._wake()
 
     def _send(self, peer: str, frame: Terms) -> None:
-        if self._context.mesh is not None:
-            self._context.mesh.send_terms(peer, frame)
+        self._mesh.send_terms(peer, frame)
 
     def _write(self, kind: RecordKind, owner: str, term: Term, out: Outcome) -> None:
-        context = self._context
-        context.broker.note_fact(kind, pack_term(owner, term.number, term.server), context.environment.now_us(), out)
+        engine = self._engine
+        engine.broker.note_fact(kind, pack_term(owner, term.number, term.server), engine.environment.now_us(), out)
 
     async def _give_vote(self, bid: Bid) -> None:
         """Send a vote once it is durable; one for this node counts then."""
-        context = self._context
-        await context.flushed()
-        if bid.candidate != self._node:
-            self._send(bid.candidate, Vote(bid.owner, bid.term, dict(context.durable_vector())))
+        engine = self._engine
+        await engine.path.flushed()
+        if bid.candidate != self._mesh.node:
+            self._send(bid.candidate, Vote(bid.owner, bid.term, dict(engine.path.durable_vector())))
             return
-        out = Outcome(now_us=context.environment.now_us())
+        out = Outcome(now_us=engine.environment.now_us())
         self.carry_out(
-            self._elections.vote_received(bid.candidate, bid.owner, bid.term, {}, context.environment.boot_seconds()),
+            self._elections.vote_received(bid.candidate, bid.owner, bid.term, {}, engine.environment.boot_seconds()),
             out,
         )
-        context.submit(out)
+        engine.path.submit(out)
 
     def _hand_off(self, hand_off: HandOff) -> None:
         owner, server, number = hand_off
         self._sync.end(owner)
-        held = self._context.broker.queues.handoff.cede(owner, server)
+        held = self._engine.broker.queues.handoff.cede(owner, server)
         if number:
             self._send(server, Holds(owner, number, held))
 
     def _return(self, hand_off: HandOff, number: int) -> None:
-        owner, handoff = hand_off.owner, self._context.broker.queues.handoff
+        owner, handoff = hand_off.owner, self._engine.broker.queues.handoff
         lent = handoff.with_peers(owner)
         self._hand_off(hand_off)
         held = [delivery.message.dot for delivery in handoff.in_hand(owner)]
-        self._context.spawn(partial(self._send_released, owner, number, {**lent, self._node: held}))
+        self._node.spawn(partial(self._send_released, owner, number, {**lent, self._mesh.node: held}))
 
     async def _send_released(self, owner: str, number: int, lent: Mapping[str, list[Dot]]) -> None:
         """Send the release once all that was settled here is durable."""
-        await self._context.flushed()
-        self._send(owner, Release(owner, number, dict(self._context.durable_vector()), lent))
+        await self._engine.path.flushed()
+        self._send(owner, Release(owner, number, dict(self._engine.path.durable_vector()), lent))

@@ -10,7 +10,7 @@ at that report, not before: until then they count as being with that peer.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -18,15 +18,14 @@ import trio
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.checkpoint.queue_pager import QueuePager
-from qmq.engine.commit.commits import Commits
-from qmq.engine.runtime.contexts import Committing, Engine, JournalTail, MeshPeers, Reporting, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import DiskFull
-from qmq.mesh.repair.incarnation_gc import IncarnationGc
 from qmq.model.dots import Dot, Vector, covers
+from qmq.model.members import Membership
 from qmq.replication.mesh import Mesh
+from qmq.storage.catalog.incarnations import Seals
 
 HOLDS_PART: Final = 1 / 5
 """Of `takeover_after_seconds`: how long a new server waits for the reports of what consumers of others hold."""
@@ -48,17 +47,6 @@ class OwnerSync:
         self.waker = Waker()
 
 
-class TakeoverSyncContext(Engine, Committing, JournalTail, MeshPeers, Reporting, Tasks, Protocol):
-    mesh: Mesh | None
-    checkpoints: Checkpoints
-    commits: Commits
-    incarnation_gc: IncarnationGc
-    queue_pager: QueuePager
-
-    def messages_taken_over(self) -> None:
-        """This node serves messages that it did not serve before."""
-
-
 class TermHolder(Protocol):
     """The part that began it (`Takeover`)."""
 
@@ -74,11 +62,29 @@ class TermHolder(Protocol):
 class TakeoverSync:
     """The syncs by owner. Each ends with `Takeover.has_begun`, or with `Takeover.could_not_begin`."""
 
-    def __init__(self, context: TakeoverSyncContext, takeover: TermHolder, takeover_after_seconds: float) -> None:
-        self._context = context
+    def __init__(
+        self,
+        engine: EngineParts,
+        node: NodeBasics,
+        mesh: Mesh,
+        membership: Membership,
+        seals: Seals,
+        takeover: TermHolder,
+        takeover_after_seconds: float,
+    ) -> None:
+        self._engine = engine
+        self._node = node
+        self._mesh = mesh
+        self._membership = membership
+        self._seals = seals
+        self._followers: list[Callable[[], None]] = []
         self._takeover = takeover
         self._after = takeover_after_seconds
         self._syncs: dict[str, OwnerSync] = {}
+
+    def follow(self, taken_over: Callable[[], None]) -> None:
+        """Call `taken_over` when this node serves messages that it did not serve before."""
+        self._followers.append(taken_over)
 
     def __contains__(self, owner: object) -> bool:
         return owner in self._syncs
@@ -87,40 +93,40 @@ class TakeoverSync:
         """Sync the messages of `owner`, in term `number`. `lent` says which node holds which messages, as reported by
         the node that served them until now; it is empty when that one is silent.
         """
-        handoff = self._context.broker.queues.handoff
+        handoff = self._engine.broker.queues.handoff
         # This node's copy of these messages is from before, and others have settled some since.
-        handoff.cede(owner, self._context.origin.node)
+        handoff.cede(owner, self._mesh.node)
         handoff.forget_before(owner)
         sync = self._syncs[owner] = OwnerSync(number, needs)
         handoff.expect(owner)
         for peer, dots in lent.items():
-            if peer != self._context.origin.node:
+            if peer != self._mesh.node:
                 handoff.hold_elsewhere(peer, dots)
-        self._context.spawn(partial(self._bring_in, owner, sync))
+        self._node.spawn(partial(self._bring_in, owner, sync))
 
     def renew(self, owner: str) -> None:
         """This node serves `owner` without a break, in a new term from now on."""
-        self._context.broker.queues.handoff.restart(owner)
+        self._engine.broker.queues.handoff.restart(owner)
 
     def end(self, owner: str) -> None:
         """Another node may serve `owner`."""
         self._syncs.pop(owner, None)
-        self._context.broker.queues.handoff.forget_before(owner)
+        self._engine.broker.queues.handoff.forget_before(owner)
 
     def peer_holds(self, peer: str, owner: str, number: int, dots: list[Dot], out: Outcome) -> None:
         """`peer` knows the term, which is the one that this node obeys, and consumers there hold these."""
-        handoff = self._context.broker.queues.handoff
+        handoff = self._engine.broker.queues.handoff
         sync = self._syncs.get(owner)
         if sync is not None and sync.number == number:
             handoff.hold_only(peer, owner, dots)
             sync.reported.add(peer)
             sync.waker.wake()
-        elif owner in self._context.broker.queues.owned.serves:
+        elif owner in self._engine.broker.queues.owned.serves:
             handoff.hold_elsewhere(peer, dots)
             self._requeue(owner, peer, dots, out)
 
     def _requeue(self, owner: str, peer: str, held: Collection[Dot], out: Outcome) -> None:
-        broker = self._context.broker
+        broker = self._engine.broker
         kept = set(held)
         before = broker.queues.handoff.take_before(peer, owner)
         # A client of the peer may have seen them; the peer, or its next life, does not say why they are free.
@@ -128,20 +134,20 @@ class TakeoverSync:
 
     async def _bring_in(self, owner: str, sync: OwnerSync) -> None:
         """Begin to deliver the messages of `owner`, unless another node may by then."""
-        context = self._context
-        handoff = context.broker.queues.handoff
+        engine = self._engine
+        handoff = engine.broker.queues.handoff
         try:
             with trio.move_on_after(ARRIVAL_FACTOR * self._after):
                 if await self._fetch(owner, sync):
-                    async with context.queue_pager.load_lock:
+                    async with engine.pager.load_lock:
                         if self._still(owner, sync):
                             self._adopt(owner, sync)
         except DiskFull as error:
-            context.add_event("takeover-failed", f"no room to take over the messages of {owner}: {error}")
+            self._node.add_event("takeover-failed", f"no room to take over the messages of {owner}: {error}")
         finally:
             if self._syncs.get(owner) is sync:
                 del self._syncs[owner]
-            if owner not in self._context.broker.queues.owned.serves and owner not in self._syncs:
+            if owner not in self._engine.broker.queues.owned.serves and owner not in self._syncs:
                 handoff.abandon(owner)
                 self._takeover.could_not_begin(owner, sync.number)
         self._takeover.wake()
@@ -154,13 +160,13 @@ class TakeoverSync:
 
         A voter may still name dead incarnations that this node has collected: their records never come again.
         """
-        context = self._context
-        while not covers(context.durable_vector(), context.incarnation_gc.seals.without(sync.needs)):
-            await context.commits.grew(context.committed_end())
+        engine = self._engine
+        while not covers(engine.path.durable_vector(), self._seals.without(sync.needs)):
+            await engine.commits.grew(engine.path.committed_end())
         if not self._still(owner, sync):
             return False
-        context.broker.queues.handoff.gather(owner)
-        await context.checkpoints.checkpoint()
+        engine.broker.queues.handoff.gather(owner)
+        await engine.checkpoints.checkpoint()
         with trio.move_on_after(HOLDS_PART * self._after):
             while not self._expected().issubset(sync.reported):
                 sync.waker.clear()
@@ -168,27 +174,26 @@ class TakeoverSync:
         return True
 
     def _still(self, owner: str, sync: OwnerSync) -> bool:
-        is_member = owner in self._context.membership.members
+        is_member = owner in self._membership.members
         return self._syncs.get(owner) is sync and is_member and self._takeover.claims(owner, sync.number)
 
     def _expected(self) -> set[str]:
         """Peers that will report what their consumers hold. Others report it when they begin to follow this node."""
-        mesh = self._context.mesh
-        return set() if mesh is None else mesh.followers()
+        return self._mesh.followers()
 
     def _adopt(self, owner: str, sync: OwnerSync) -> None:
-        context = self._context
-        handoff = context.broker.queues.handoff
-        out = Outcome(now_us=context.environment.now_us())
+        engine = self._engine
+        handoff = engine.broker.queues.handoff
+        out = Outcome(now_us=engine.environment.now_us())
         elsewhere = handoff.with_peers(owner)
         for peer in elsewhere:
-            if context.mesh is not None:
-                context.mesh.check_absent(peer)
+            self._mesh.check_absent(peer)
         # Later reports are not waited for.
         handoff.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in sync.reported})
-        context.broker.queues.held = True
-        handoff.adopt(owner, context.store.tombstones, out)
-        context.queue_pager.sweep_at(context.environment.now_us())
+        engine.broker.queues.held = True
+        handoff.adopt(owner, engine.store.tombstones, out)
+        engine.pager.sweep_at(engine.environment.now_us())
         self._takeover.has_begun(owner, sync.number, out)
-        context.submit(out)
-        context.messages_taken_over()
+        engine.path.submit(out)
+        for follower in self._followers:
+            follower()

@@ -20,17 +20,18 @@ two.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, ClassVar, Final, Protocol
+from typing import Annotated, ClassVar, Final
 
 import trio
 from msgspec import Meta, Struct
 
 from qmq.broker.messages.dedup import KEY_BYTES, Dedup, dedup_key, is_dead_letter, is_retry
-from qmq.engine.runtime.contexts import Committing, Engine, JournalTail, MeshPeers
+from qmq.engine.parts import EngineParts
 from qmq.mesh.peers.calls import Count, Node, PeerCall, Whole, check_incarnation
 from qmq.mesh.peers.rpc import ANSWER_SECONDS, PeerRpc
 from qmq.model.deletions import Deletions
 from qmq.model.dots import Dot, Origin
+from qmq.replication.mesh import Mesh
 from qmq.replication.protocol.values import SEQUENCE_MAX
 from qmq.storage.format.batch import batch_records
 from qmq.storage.format.forgotten_record import unpack_forgotten
@@ -95,18 +96,13 @@ class DedupCall(PeerCall[list[FoundMessage]], frozen=True):
             raise ValueError("a message of a key that was not asked about")
 
 
-class DedupContext(Engine, Committing, JournalTail, MeshPeers, Protocol):
-    peer_rpc: PeerRpc
-
-    @property
-    def is_catching_up(self) -> bool: ...
-
-
 class DedupQuery:
     """Sends and answers the queries of one node."""
 
-    def __init__(self, context: DedupContext) -> None:
-        self._context = context
+    def __init__(self, engine: EngineParts, mesh: Mesh, rpc: PeerRpc) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._rpc = rpc
         # Key → when this node asked about it, for each session that decides about it now.
         self._deciding: dict[bytes, list[int]] = {}
         self._decided = trio.lowlevel.ParkingLot()
@@ -117,14 +113,14 @@ class DedupQuery:
 
     def was_away(self) -> None:
         """The node was stopped, and SENDs that its clients made before it woke may be elsewhere by now."""
-        if self._context.peer_names:
+        if self._mesh.members:
             self._waking_until = trio.current_time() + WAKING_SECONDS
-            self._context.broker.dedup.is_behind = True
+            self._engine.broker.dedup.is_behind = True
 
     def links_changed(self) -> None:
         """A link began, ended or has caught up."""
         is_waking = trio.current_time() < self._waking_until
-        self._context.broker.dedup.is_behind = is_waking or self._context.is_catching_up
+        self._engine.broker.dedup.is_behind = is_waking or self._mesh.is_catching_up
 
     @asynccontextmanager
     async def of(self, keys: Sequence[bytes]) -> AsyncIterator[set[bytes]]:
@@ -143,40 +139,39 @@ class DedupQuery:
             self._decided.unpark_all()
 
     async def _elsewhere(self, keys: Sequence[bytes], at: int) -> set[bytes]:
-        context = self._context
+        engine = self._engine
         self.asked += len(keys)
         found: dict[bytes, Dot] = {}
         for start in range(0, len(keys), KEYS_MAX):
             part = keys[start : start + KEYS_MAX]
-            call = DedupCall([key.hex() for key in part], context.origin.node, at)
+            call = DedupCall([key.hex() for key in part], self._mesh.node, at)
             for reply in (await self._ask(call)).values():
                 found.update({part[one.index]: one.dot for one in reply})
         with trio.move_on_after(ARRIVAL_SECONDS):
             for dot in found.values():
                 # Memory-only messages have negative numbers and never come.
-                while context.received_vector().get(dot.origin, 0) < dot.sequence:
-                    await context.journal_grew(context.committed_end())
-        now_us = context.environment.now_us()
-        return {key for key in found if context.broker.dedup.find(key, now_us) is None}
+                while engine.path.received_vector().get(dot.origin, 0) < dot.sequence:
+                    await engine.tail.grew(engine.path.committed_end())
+        now_us = engine.environment.now_us()
+        return {key for key in found if engine.broker.dedup.find(key, now_us) is None}
 
     async def _ask(self, call: DedupCall) -> dict[str, list[FoundMessage]]:
-        context = self._context
-        replies, missing = await context.peer_rpc.ask(call)
+        replies, missing = await self._rpc.ask(call)
         while trio.current_time() < self._waking_until and missing:
             await trio.sleep(AGAIN_SECONDS)
-            replies |= (await context.peer_rpc.ask(call)).by_node
-            missing = [name for name in context.peer_names if name not in replies]
+            replies |= (await self._rpc.ask(call)).by_node
+            missing = [name for name in self._mesh.members if name not in replies]
         self.links_changed()
         return replies
 
     async def answer(self, call: DedupCall) -> list[FoundMessage]:
         """The reply to a peer's query."""
-        context, keys = self._context, call.keys
+        engine, keys = self._engine, call.keys
         self._clock = max(self._clock, min(call.at, FOLLOWED_MAX))
         with trio.move_on_after(ANSWER_SECONDS):
             while self._was_first(keys, call.at, call.node):
                 await self._decided.park()
-        dedup, now_us = context.broker.dedup, context.environment.now_us()
+        dedup, now_us = engine.broker.dedup, engine.environment.now_us()
         found: list[FoundMessage] = []
         for index, key in enumerate(keys):
             dot = dedup.find(key, now_us)
@@ -185,13 +180,13 @@ class DedupQuery:
             else:
                 found.append(FoundMessage(index, *dot.origin, dot.sequence))
         # Only durable messages are reported.
-        await context.flushed()
+        await engine.path.flushed()
         return found
 
     def _was_first(self, keys: Sequence[bytes], at: int, asker: str) -> bool:
         """Whether this node decides about one of `keys` and asked before that peer did."""
         deciding = self._deciding
-        return any((min(deciding[key]), self._context.origin.node) < (at, asker) for key in keys if key in deciding)
+        return any((min(deciding[key]), self._mesh.node) < (at, asker) for key in keys if key in deciding)
 
 
 def replay_ids(journal: Journal, dedup: Dedup, deletions: Deletions, now_us: int) -> None:

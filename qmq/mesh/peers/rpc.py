@@ -42,15 +42,12 @@ class PeerRpc:
 
     def __init__(
         self,
-        node: str,
-        peer_names: Callable[[], Collection[str]],
+        mesh: Mesh,
         spawn: Callable[[Callable[[], object]], None],
         table_of: Callable[[str], CallTable | None],
         context: Any,
     ) -> None:
-        self.links: Mesh | None = None
-        self._node = node
-        self._peer_names = peer_names
+        self._mesh = mesh
         self._spawn = spawn
         self._table_of = table_of
         self._context = context
@@ -61,40 +58,34 @@ class PeerRpc:
 
     async def ask(self, call: PeerCall[R], seconds: float = ANSWER_SECONDS) -> Replies[R]:
         """The replies of all peers that came in time. Waits at most `seconds` once it is its turn."""
-        links, request = self.links, call.request()
-        answers: dict[str, bytes] = {}
-        if links is not None:
-            answers = await self._ask(links, request, lambda number: links.ask(number, request), seconds)
+        mesh, request = self._mesh, call.request()
+        answers = await self._ask(request, lambda number: mesh.ask(number, request), seconds)
         found: dict[str, R] = {}
         for peer in sorted(answers):
             reply = read_reply(peer, call, answers[peer])
             if reply is not None:
                 found[peer] = reply
-        return Replies(found, sorted(set(self._peer_names()) - found.keys()))
+        return Replies(found, sorted(mesh.members - found.keys()))
 
     async def ask_all(self, call: PeerCall[R], *, is_mesh: bool = True) -> Replies[R]:
         """The same, and the reply of this node first; without `is_mesh` that one only. Raises Refused as this node."""
         here = await self._table(call.kind).answer(self._context, call)
         found, missing = await self.ask(call) if is_mesh else Replies({}, [])
-        return Replies({self._node: here, **found}, missing)
+        return Replies({self._mesh.node: here, **found}, missing)
 
     async def ask_one(self, peer: str, call: PeerCall[R], seconds: float = REPAIR_SECONDS) -> R | None:
         """The reply of one peer; None when it cannot be reached, or has not responded after `seconds`."""
-        links, request = self.links, call.request()
-        if links is None:
-            return None
-        answers = await self._ask(links, request, lambda number: links.ask_one(peer, number, request), seconds)
+        mesh, request = self._mesh, call.request()
+        answers = await self._ask(request, lambda number: mesh.ask_one(peer, number, request), seconds)
         return read_reply(peer, call, answers[peer]) if peer in answers else None
 
-    async def _ask(
-        self, links: Mesh, request: PeerRequest, put: Callable[[int], list[Origin]], seconds: float
-    ) -> dict[str, bytes]:
+    async def _ask(self, request: PeerRequest, put: Callable[[int], list[Origin]], seconds: float) -> dict[str, bytes]:
         async with self._turns:
             self._numbers += 1
             number = self._numbers
             asked = self._asked[number] = _Asked(request)
             try:
-                asked.missing.update({peer: links.links_to(peer) for peer in put(number)})
+                asked.missing.update({peer: self._mesh.links_to(peer) for peer in put(number)})
                 if asked.missing:
                     with trio.move_on_after(seconds):
                         await asked.complete.wait()
@@ -104,17 +95,15 @@ class PeerRpc:
 
     def links_changed(self) -> None:
         """Links began or ended: a request on a link that ended is sent again, or not waited for."""
-        links = self.links
-        if links is None:
-            return
+        mesh = self._mesh
         for number, asked in self._asked.items():
             for peer, before in list(asked.missing.items()):
-                now = links.links_to(peer)
+                now = mesh.links_to(peer)
                 if not now:
                     asked.miss(peer)
                 elif any(link not in now for link in before):
                     asked.missing[peer] = now
-                    links.ask_one(peer.node, number, asked.request)
+                    mesh.ask_one(peer.node, number, asked.request)
 
     def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
         """`peer` has responded; a late response is ignored."""
@@ -143,9 +132,7 @@ class PeerRpc:
 
     async def _respond(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
         try:
-            answer = await self._answer(request)
-            if self.links is not None:
-                self.links.answer(peer, number, answer, way)
+            self._mesh.answer(peer, number, await self._answer(request), way)
         except Refused as refused:
             log.info("! %s: unknown or invalid request: %s", peer.node, refused)
         except LogBroken:

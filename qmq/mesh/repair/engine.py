@@ -9,9 +9,7 @@ remains, and the sink gives it up. While a member is away, it may have the range
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
-from qmq.engine.runtime.contexts import Engine, MeshPeers
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import CorruptLog
 from qmq.mesh.peers.rpc import PeerRpc
@@ -24,12 +22,6 @@ Taken = tuple[MissingRange | None, int]
 """What is still missing, and after what to ask the peer next."""
 
 log = logging.getLogger("qmq.repair")
-
-
-class RepairContext(Engine, MeshPeers, Protocol):
-    """What every repair needs of the node."""
-
-    peer_rpc: PeerRpc
 
 
 class Sink(ABC):
@@ -60,44 +52,40 @@ class Sink(ABC):
         """Every member has answered, and none has `missing`; return what may come back all the same."""
 
 
-async def repair(
-    context: RepairContext, links: Mesh | None, sink: Sink, missing_ranges: Sequence[MissingRange]
-) -> list[MissingRange]:
+async def repair(rpc: PeerRpc, mesh: Mesh, sink: Sink, missing_ranges: Sequence[MissingRange]) -> list[MissingRange]:
     """Restore what can be, and give up what no member has; return what is still missing."""
     # All of them before the first request: peers may be missing the same, and ask here.
     left = [one for missing in missing_ranges if (one := await sink.search(missing)) is not None]
     still: list[MissingRange] = []
     for missing in left:
-        peers = links.reachable() if links is not None else []
-        is_all = links is None or set(peers) >= set(context.member_names)
-        if (one := await ask_in_turn(context, sink, missing, peers, is_all=is_all)) is not None:
+        peers = mesh.reachable()
+        is_all = set(peers) >= mesh.members
+        if (one := await ask_in_turn(rpc, sink, missing, peers, is_all=is_all)) is not None:
             still.append(one)
     return still
 
 
 async def ask_in_turn(
-    context: RepairContext, sink: Sink, missing: MissingRange, peers: Sequence[str], *, is_all: bool
+    rpc: PeerRpc, sink: Sink, missing: MissingRange, peers: Sequence[str], *, is_all: bool
 ) -> MissingRange | None:
     """Ask `peers` for `missing`, and give up what none of them has if they are all that may have it.
 
     Returns what is still missing.
     """
     for peer in peers:
-        left, has_answered = await _ask(context, sink, peer, missing)
+        left, has_answered = await _ask(rpc, sink, peer, missing)
         if left is None:
             return None
         missing, is_all = left, is_all and has_answered
     return await sink.give_up(missing) if is_all else missing
 
 
-async def _ask(
-    context: RepairContext, sink: Sink, peer: str, missing: MissingRange
-) -> tuple[MissingRange | None, bool]:
+async def _ask(rpc: PeerRpc, sink: Sink, peer: str, missing: MissingRange) -> tuple[MissingRange | None, bool]:
     """Take all that `peer` has of `missing`; return what is still missing, and whether `peer` can never know more."""
     after = missing.after
     while after < missing.through:
         row = missing.sequence if sink.is_rows else None
-        snapshot = await ask_snapshot(context, peer, missing._replace(after=after), sink.fanout, row)
+        snapshot = await ask_snapshot(rpc, peer, missing._replace(after=after), sink.fanout, row)
         if snapshot is not None and max(snapshot.lost, snapshot.through) > after:
             try:
                 left, after = await sink.take(peer, missing, after, snapshot)
@@ -116,10 +104,9 @@ async def _ask(
 
 
 class RepairTask(ABC):
-    """Repairs whenever something may have changed. `links` is None on a node without peers."""
+    """Repairs whenever something may have changed."""
 
     def __init__(self) -> None:
-        self.links: Mesh | None = None
         self._waker = Waker()
 
     def schedule(self) -> None:

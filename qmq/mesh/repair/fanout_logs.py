@@ -15,8 +15,11 @@ from typing import Final
 
 import trio
 
+from qmq.engine.parts import EngineParts
+from qmq.environment import Environment
 from qmq.errors import DiskFull
-from qmq.mesh.repair.engine import RepairContext, RepairTask, Sink, Taken, repair
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.mesh.repair.engine import RepairTask, Sink, Taken, repair
 from qmq.model.dots import merge
 from qmq.replication.mesh import Mesh
 from qmq.storage.format.missing_range import MissingRange
@@ -30,45 +33,50 @@ log = logging.getLogger("qmq.fanout_repair")
 
 
 class FanoutRepair(RepairTask):
-    def __init__(self, context: RepairContext) -> None:
+    def __init__(self, engine: EngineParts, mesh: Mesh, rpc: PeerRpc) -> None:
         super().__init__()
         self.repaired = 0
         """Repaired logs, since the start."""
-        self._context = context
+        self._engine = engine
+        self._mesh = mesh
+        self._rpc = rpc
 
     async def _round(self) -> float:
-        for destination in self._context.store.damaged_fanouts():
+        for destination in self._engine.store.damaged_fanouts():
             await self._repair(destination)
-        return RETRY_SECONDS if self._context.store.damaged_fanouts() else inf
+        return RETRY_SECONDS if self._engine.store.damaged_fanouts() else inf
 
     async def _repair(self, destination: str) -> None:
-        context = self._context
-        given_up = dict(context.broker.durable_subscriptions.given_up)
-        found = await context.environment.run_blocking(context.store.begin_repair, destination, given_up)
+        engine = self._engine
+        given_up = dict(engine.broker.durable_subscriptions.given_up)
+        found = await engine.environment.run_blocking(engine.store.begin_repair, destination, given_up)
         if found is None:
             return
         try:
-            if self.links is not None:
+            if not self._mesh.is_alone:
                 for index, missing in enumerate(found.left):
-                    sink = _LogRange(context, self.links, destination, found, index)
-                    await repair(context, self.links, sink, [missing])
+                    sink = _LogRange(engine.environment, self._mesh, self._rpc, destination, found, index)
+                    await repair(self._rpc, self._mesh, sink, [missing])
             if not found.is_complete:
                 log.info("= the log of %s cannot be repaired yet: %d ranges are missing", destination, found.missing)
-            elif await context.environment.run_blocking(context.store.finish_repair, destination, found):
+            elif await engine.environment.run_blocking(engine.store.finish_repair, destination, found):
                 self.repaired += 1
                 log.info("= the log of %s is repaired", destination)
         except DiskFull as error:
             log.info("= the log of %s cannot be repaired yet: %s", destination, error)
         finally:
             with trio.CancelScope(shield=True):
-                await context.environment.run_blocking(found.close)
+                await engine.environment.run_blocking(found.close)
 
 
 class _LogRange(Sink):
-    def __init__(self, context: RepairContext, links: Mesh, destination: str, found: FoundRange, index: int) -> None:
+    def __init__(
+        self, environment: Environment, mesh: Mesh, rpc: PeerRpc, destination: str, found: FoundRange, index: int
+    ) -> None:
         self.fanout = destination
-        self._context = context
-        self._links = links
+        self._environment = environment
+        self._mesh = mesh
+        self._rpc = rpc
         self._found = found
         self._index = index
         # Whether every member has answered: then what the retention of a peer has left is taken.
@@ -87,7 +95,7 @@ class _LogRange(Sink):
         records = records_of(self.fanout, snapshot_batch(origin, after, snapshot), after, snapshot.through)
         if snapshot.dropped > after:
             merge(self._found.lost, {origin: min(snapshot.dropped, through)})
-        await self._context.environment.run_blocking(self._found.add, self._index, snapshot.through, records)
+        await self._environment.run_blocking(self._found.add, self._index, snapshot.through, records)
         return await self.search(missing), snapshot.through
 
     def has_answered(self, peer: str, missing: MissingRange, after: int) -> bool:
@@ -96,6 +104,6 @@ class _LogRange(Sink):
     async def give_up(self, missing: MissingRange) -> MissingRange | None:
         if not self._is_last:
             self._is_last = True
-            return next(iter(await repair(self._context, self._links, self, [missing])), None)
+            return next(iter(await repair(self._rpc, self._mesh, self, [missing])), None)
         self._found.give_up(self._index)
         return None

@@ -11,14 +11,15 @@ have released. Decisions are recorded, so a node that stops in the middle contin
 """
 
 import logging
-from typing import Protocol
 
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Repairing, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.waker import Waker
 from qmq.mesh.peers.rpc import PeerRpc
+from qmq.mesh.repair.quarantine_restore import QuarantineRestore
 from qmq.mesh.repair.requests import SealsCall
 from qmq.model.dots import Origin
 from qmq.replication.mesh import Mesh
@@ -35,17 +36,24 @@ SEALS_AT_ONCE = 100
 log = logging.getLogger("qmq.incarnation_gc")
 
 
-class IncarnationGcContext(Engine, Committing, MeshPeers, Repairing, Tasks, Protocol):
-    peer_rpc: PeerRpc
-
-
 class IncarnationGc:
-    """`links` is None on a node without peers. `seals.forgotten` is live: links and the broker read it."""
+    """`seals` is live: other parts read it."""
 
-    def __init__(self, context: IncarnationGcContext) -> None:
-        self.links: Mesh | None = None
-        self.seals = Seals.of(context.store.catalog.facts())
-        self._context = context
+    def __init__(
+        self,
+        engine: EngineParts,
+        tasks: Tasks,
+        mesh: Mesh,
+        rpc: PeerRpc,
+        seals: Seals,
+        quarantine: QuarantineRestore,
+    ) -> None:
+        self._engine = engine
+        self._node = tasks
+        self._mesh = mesh
+        self._rpc = rpc
+        self.seals = seals
+        self._quarantine = quarantine
         self._waker = Waker()
 
     def seals_received(self, writer: str, seals: list[Seal]) -> None:
@@ -54,14 +62,14 @@ class IncarnationGc:
 
     def checkpoint_done(self, report: CheckpointReport) -> None:
         """Collect what the checkpoint has collected, and report what is due."""
-        context = self._context
+        engine = self._engine
         if report.forgotten:
-            received = context.received_vector()
+            received = engine.path.received_vector()
             for origin in report.forgotten:
                 received.pop(origin, None)
             self.seals.forget(report.forgotten)
-            context.broker.durable_subscriptions.forget_origins(self.seals.forgotten)
-            context.broker.deletions.forget_origins(self.seals.forgotten)
+            engine.broker.durable_subscriptions.forget_origins(self.seals.forgotten)
+            engine.broker.deletions.forget_origins(self.seals.forgotten)
             log.info("= %d dead incarnations are collected", len(report.forgotten))
         self._record(list(report.released))
         self.wake()
@@ -78,12 +86,12 @@ class IncarnationGc:
             ends = {seal.origin: seal.last for seal in self._ends()}
             if not ends:
                 continue
-            quarantined = await self._context.quarantined_anywhere(ends)
+            quarantined = await self._quarantine.anywhere(ends)
             if quarantined is None:
                 await self._waker.wait(ASK_SECONDS)
                 self._waker.wake()
                 continue
-            await self._context.commit_slot()
+            await self._engine.path.commit_slot()
             # Other tasks ran meanwhile.
             still = [seal for seal in self._ends() if ends.get(seal.origin) == seal.last]
             self._record([seal for seal in still if seal.origin not in quarantined])
@@ -94,34 +102,28 @@ class IncarnationGc:
         Their records about these may have left their journals while this node was away.
         """
         turn = 0
-        while self.links is not None:
+        while not self._mesh.is_alone:
             await trio.sleep(ASK_SECONDS)
-            context = self._context
+            engine = self._engine
             dead = self._dead()
-            peers = sorted(context.member_names)
+            peers = sorted(engine.checkpoints.members)
             if not dead or not peers:
                 continue
             turn += 1
             peer = peers[turn % len(peers)]
-            lines = (
-                await context.peer_rpc.ask_one(peer, SealsCall([value for origin in dead for value in origin])) or []
-            )
-            await context.commit_slot()
-            have = context.received_vector()
+            lines = await self._rpc.ask_one(peer, SealsCall([value for origin in dead for value in origin])) or []
+            await engine.path.commit_slot()
+            have = engine.path.received_vector()
             lines = [line._replace(last=line.last or have.get(line.origin, 0)) for line in lines]
-            own = context.origin.node
+            own = engine.broker.origin.node
             known = [line for line in lines if line.origin in have and line.last == have[line.origin]]
             self._record([line for line in known if self.seals.is_news(own, line)])
 
-    def answer(self, origins: list[Origin]) -> list[Seal]:
-        """This node's knowledge of the incarnations in a peer's request."""
-        return self.seals.about(origins)
-
     def _dead(self) -> list[Origin]:
         """Incarnations of which a later one is known, or may exist: those without a link now."""
-        present = set(self.links.present()) if self.links is not None else set()
-        present.add(self._context.origin)
-        return [origin for origin in self._context.received_vector() if origin not in present][:SEALS_AT_ONCE]
+        present = set(self._mesh.present())
+        present.add(self._engine.broker.origin)
+        return [origin for origin in self._engine.path.received_vector() if origin not in present][:SEALS_AT_ONCE]
 
     def wake(self) -> None:
         """A peer has caught up: it may be the last one that an end waited for."""
@@ -129,29 +131,29 @@ class IncarnationGc:
 
     def _ends(self) -> list[Seal]:
         """Dead incarnations for which this node is responsible and whose end is equal on all members."""
-        context, links = self._context, self.links
-        own = context.origin
-        others = context.member_names
+        engine, mesh = self._engine, self._mesh
+        own = engine.broker.origin
+        others = engine.checkpoints.members
         is_first = own.node < min(others, default="~")
-        durable = context.durable_vector()
+        durable = engine.path.durable_vector()
         found: list[Seal] = []
-        for origin, last in context.received_vector().items():
+        for origin, last in engine.path.received_vector().items():
             in_care = origin.node == own.node or is_first and origin.node not in others
             if not in_care or origin == own or origin in self.seals.last or len(found) >= SEALS_AT_ONCE:
                 continue
-            if durable.get(origin, 0) == last and (links is None or links.all_have(context.member_names, origin, last)):
+            if durable.get(origin, 0) == last and mesh.all_have(engine.checkpoints.members, origin, last):
                 found.append(Seal(origin, last, False))
         return found
 
     def _record(self, seals: list[Seal]) -> None:
-        context = self._context
-        if context.is_stopping:
+        engine = self._engine
+        if self._node.is_stopping:
             return  # The last records are being written; the next incarnation reports it.
         for start in range(0, len(seals), SEALS_AT_ONCE):
             part = seals[start : start + SEALS_AT_ONCE]
-            now_us = context.environment.now_us()
+            now_us = engine.environment.now_us()
             out = Outcome(now_us=now_us)
-            context.broker.note_fact(RecordKind.SEAL, pack_seals(part), now_us, out)
-            self.seals.take(context.origin.node, part)
-            context.submit(out)
-            context.schedule_checkpoint()  # The next step comes with it.
+            engine.broker.note_fact(RecordKind.SEAL, pack_seals(part), now_us, out)
+            self.seals.take(engine.broker.origin.node, part)
+            engine.path.submit(out)
+            engine.checkpoints.schedule()  # The next step comes with it.

@@ -18,20 +18,21 @@ the quarantine as of the start of the node. It does not change as batches are re
 import logging
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple
 
 import trio
 from msgspec import Struct, field
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Repairing
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import MeshError
 from qmq.mesh.peers.calls import Count, OriginSequence, PeerCall, pack_vector
 from qmq.mesh.peers.rpc import REPAIR_SECONDS, PeerRpc
-from qmq.mesh.repair.incarnation_gc import IncarnationGc
+from qmq.mesh.repair.losses import Losses
 from qmq.model.dots import Origin, Vector
 from qmq.replication.mesh import Mesh
+from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.format.batch import REST, verify_batch
 from qmq.storage.format.lost_record import LostRange
 from qmq.storage.format.missing_range import MissingRange
@@ -64,23 +65,21 @@ class QuarantineCall(PeerCall[QuarantineReply], frozen=True):
             raise ValueError("a range of the request is missing")
 
 
-class QuarantineContext(Engine, Committing, MeshPeers, Repairing, Protocol):
-    incarnation_gc: IncarnationGc
-    peer_rpc: PeerRpc
-
-
 class QuarantineRestore:
-    """See the module's opening. `links` is None on a node without peers."""
+    """See the module's opening."""
 
-    def __init__(self, context: QuarantineContext) -> None:
-        self.links: Mesh | None = None
+    def __init__(self, engine: EngineParts, mesh: Mesh, rpc: PeerRpc, seals: Seals, losses: Losses) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._rpc = rpc
+        self._seals = seals
+        self._losses = losses
         # Valid batches that were quarantined and not in the journal at the start: first sequences and last ones,
         # ascending.
         self._quarantined: dict[Origin, list[tuple[int, int]]] = {}
         # Those of them that could not be restored; other nodes must not count them as nothing.
         self._refused: set[Origin] = set()
         self._is_known = trio.Event()
-        self._context = context
         self._waker = Waker()
 
     def wake(self) -> None:
@@ -92,7 +91,7 @@ class QuarantineRestore:
         """What this node has quarantined behind the ranges of a request."""
         await self._is_known.wait()
         # What a link still delivers may be more, too.
-        present = set(self.links.present()) if self.links is not None else set()
+        present = set(self._mesh.present())
         after = [entry.pair() for entry in call.ranges]
         firsts = [last + 1 if origin in present else self._next(origin, last) for origin, last in after]
         return QuarantineReply(firsts)
@@ -106,27 +105,27 @@ class QuarantineRestore:
 
     async def _holders(self, after: Vector) -> dict[Origin, tuple[int, str]] | None:
         """As `anywhere`, each with the first node by name that has it."""
-        context = self._context
-        peers = list(context.member_names)
-        replies, _ = await context.peer_rpc.ask(QuarantineCall(pack_vector(after)), REPAIR_SECONDS)
+        engine = self._engine
+        peers = list(engine.checkpoints.members)
+        replies, _ = await self._rpc.ask(QuarantineCall(pack_vector(after)), REPAIR_SECONDS)
         await self._is_known.wait()
         if not replies.keys() >= set(peers):
             return None
         answers = {peer: dict(zip(after, replies[peer].firsts, strict=False)) for peer in peers}
-        answers[context.origin.node] = {origin: self._next(origin, last) for origin, last in after.items()}
+        answers[self._mesh.node] = {origin: self._next(origin, last) for origin, last in after.items()}
         found = {o: [(firsts[o], node) for node, firsts in answers.items() if firsts.get(o)] for o in after}
         return {origin: min(holders) for origin, holders in found.items() if holders}
 
     async def run(self) -> None:
         """Restore what can be, until nothing is quarantined."""
-        context, links = self._context, self.links
-        recovered = context.store.recovered
+        engine, links = self._engine, self._mesh
+        recovered = engine.store.recovered
         if any(entry.origin is not None for entry in (*recovered.quarantined_before, *recovered.quarantined)):
-            store = context.store
+            store = engine.store
             wake = partial(valid_quarantined, store.disk, recovered.vector, store.journal.start)
-            self._quarantined = await context.environment.run_blocking(wake)
+            self._quarantined = await engine.environment.run_blocking(wake)
         self._is_known.set()
-        while links is not None and self._due(links) is not None:
+        while not links.is_alone and self._due(links) is not None:
             self._waker.clear()
             if not await self._step(links):
                 await self._waker.wait(RETRY_SECONDS)
@@ -142,9 +141,9 @@ class QuarantineRestore:
         The node of a living incarnation sends later records itself, and an incarnation that the mesh has sealed ends at
         its end.
         """
-        context = self._context
-        have, durable, present = context.received_vector(), context.durable_vector(), links.present()
-        seals = context.incarnation_gc.seals
+        engine = self._engine
+        have, durable, present = engine.path.received_vector(), engine.path.durable_vector(), links.present()
+        seals = self._seals
         following: Vector = {}
         parted: Vector = {}
         is_any = False
@@ -160,24 +159,24 @@ class QuarantineRestore:
                 # It cannot continue in the middle of a batch, of which only a part was here.
                 if any(first == begin for begin, _ in self._quarantined[origin]):
                     following[origin] = known
-            elif durable.get(origin, 0) == known and links.all_have(context.member_names, origin, known):
+            elif durable.get(origin, 0) == known and links.all_have(engine.checkpoints.members, origin, known):
                 parted[origin] = known
         return (following, parted) if is_any else None
 
     async def _step(self, links: Mesh) -> bool:
         """Restore what can be; False when that was nothing."""
-        context = self._context
+        engine = self._engine
         due = self._due(links)
-        if due is None or context.broker.send_limits.disk_full:
+        if due is None or engine.broker.send_limits.disk_full:
             return False
         following, parted = due
         if not following and parted:
-            asked = list(context.member_names)
+            asked = list(engine.checkpoints.members)
             holders = await self._holders(parted)
             if holders is None:
                 return False
             # No member has quarantined anything before what this node has.
-            ours = {o: known for o, known in parted.items() if o in holders and holders[o][1] == context.origin.node}
+            ours = {o: known for o, known in parted.items() if o in holders and holders[o][1] == links.node}
             return await self._bring_back(links, ours, asked)
         return await self._bring_back(links, following, ())
 
@@ -185,10 +184,10 @@ class QuarantineRestore:
         """`have`: the vector here of those origins; `asked`: members with nothing before the quarantined batches.
         False: nothing was restored.
         """
-        context = self._context
+        engine = self._engine
         if not have:
             return False
-        steps = await context.environment.run_blocking(quarantined_ranges, context.store.disk, have, 0, have.keys())
+        steps = await engine.environment.run_blocking(quarantined_ranges, engine.store.disk, have, 0, have.keys())
         is_done = False
         for origin, known in have.items():
             step = next((step for step in steps if step.origin == origin), None)
@@ -202,23 +201,29 @@ class QuarantineRestore:
         return is_done
 
     async def _take(self, links: Mesh, step: QuarantinedRange, known: int, asked: Collection[str]) -> bool:
-        context = self._context
+        engine = self._engine
         origin, lost = step.origin, step.lost
         for part in _parts(step.batches):
-            await context.commit_slot()
+            await engine.path.commit_slot()
             due = self._due(links)
             # Other tasks ran: another node was faster, has sealed it, or has more by now.
-            if due is None or context.broker.send_limits.disk_full or context.received_vector().get(origin, 0) != known:
+            if (
+                due is None
+                or engine.broker.send_limits.disk_full
+                or engine.path.received_vector().get(origin, 0) != known
+            ):
                 return False
-            if lost is not None and not (due[1].get(origin) == known and set(asked).issuperset(context.member_names)):
+            if lost is not None and not (
+                due[1].get(origin) == known and set(asked).issuperset(engine.checkpoints.members)
+            ):
                 return False
-            out = Outcome(now_us=context.environment.now_us())
+            out = Outcome(now_us=engine.environment.now_us())
             try:
                 if lost is not None:
                     links.take_snapshot(MissingRange(origin, known, lost[1]), nothing_left(lost[1]), out)
-                    context.note_lost(LostRange(origin, *lost), out)
+                    self._losses.note_lost(LostRange(origin, *lost), out)
                     # Apart from later records, so that readers are notified in this order.
-                    context.submit(out)
+                    engine.path.submit(out)
                     out = Outcome(now_us=out.now_us)
                 if part.snapshot is not None:
                     links.take_snapshot(MissingRange(origin, part.first - 1, part.last), part.snapshot, out)
@@ -229,9 +234,9 @@ class QuarantineRestore:
                 self._refused.add(origin)
                 return True
             finally:
-                context.submit(out)
+                engine.path.submit(out)
             known, lost = part.last, None
-        await context.flushed()
+        await engine.path.flushed()
         log.info("= %d records of %s are restored from quarantine", step.records, origin)
         return True
 

@@ -11,19 +11,21 @@ the reachable peers were asked for it, nothing of the queues is delivered (`is_b
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.engine.checkpoint.queue_pager import QueuePager
-from qmq.engine.runtime.contexts import Committing, Repairing, Reporting
+from qmq.engine.parts import EngineParts
 from qmq.errors import DiskFull
-from qmq.mesh.repair.engine import RepairContext, RepairTask, Sink, Taken, repair
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.mesh.repair.engine import RepairTask, Sink, Taken, repair
+from qmq.mesh.repair.quarantine_restore import QuarantineRestore
 from qmq.mesh.repair.requests import DOTS_AT_ONCE, ask_settled
 from qmq.model.dots import Dot, Origin
 from qmq.record_codec import record_of
+from qmq.replication.mesh import Mesh
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.record import unpack_record
 from qmq.storage.repair.range_snapshot import RangeSnapshot
@@ -41,10 +43,6 @@ ROUNDS_MAX: Final = 10
 log = logging.getLogger("qmq.queue_store_repair")
 
 
-class QueueStoreContext(RepairContext, Committing, Reporting, Repairing, Protocol):
-    queue_pager: QueuePager
-
-
 @dataclass(frozen=True, slots=True)
 class RowStatistics:
     """Damaged rows since the start: those that were repaired, and those that no member had."""
@@ -56,15 +54,29 @@ class RowStatistics:
 class QueueStoreRepair(RepairTask, Sink):
     is_rows = True
 
-    def __init__(self, context: QueueStoreContext) -> None:
+    """`add_event`: for the operator."""
+
+    def __init__(
+        self,
+        engine: EngineParts,
+        mesh: Mesh,
+        rpc: PeerRpc,
+        quarantine: QuarantineRestore,
+        add_event: Callable[[str, str], None],
+    ) -> None:
         super().__init__()
         self.repaired = 0
         """Damaged rows, or ranges of a lost file, that were accounted for, since the start."""
         self.lost = 0
         """Those that no member had."""
-        self._context = context
+        self._engine = engine
+        self._mesh = mesh
+        self._rpc = rpc
+        self._quarantine = quarantine
+        self._add_event = add_event
+        self._asked: list[Callable[[], None]] = []
         self._rounds = 0
-        self._is_open = any(not missing.sequence for missing in context.store.missing_ranges())
+        self._is_open = any(not missing.sequence for missing in engine.store.missing_ranges())
         # The missing ranges that remain after the journal was searched for them.
         self._searched: set[MissingRange] = set()
         self._has_changed = False
@@ -79,28 +91,32 @@ class QueueStoreRepair(RepairTask, Sink):
         """Whether peers are still to be asked for the messages of a lost file."""
         return self._is_open and self._rounds < ROUNDS_MAX
 
-    @property
+    def follow(self, asked: Callable[[], None]) -> None:
+        """Call `asked` when peers were asked for all messages of a lost file."""
+        self._asked.append(asked)
+
     def searched_for(self) -> Collection[MissingRange]:
         """What is missing although the journal was searched for it."""
         return frozenset(self._searched)
 
     async def _round(self) -> float:
-        context = self._context
+        engine = self._engine
         self._is_impatient = False
-        open_ = missing_ranges = await context.environment.run_blocking(context.store.missing_ranges)
+        open_ = missing_ranges = await engine.environment.run_blocking(engine.store.missing_ranges)
         try:
-            open_ = await repair(context, self.links, self, missing_ranges)
+            open_ = await repair(self._rpc, self._mesh, self, missing_ranges)
         except DiskFull as error:
-            context.add_event("damage", f"no room to restore rows of the queue store: {error}")
+            self._add_event("damage", f"no room to restore rows of the queue store: {error}")
         self._searched.intersection_update(open_)
         if self._has_changed:
             self._has_changed = False
             await self._reread()
         was_behind = self.is_behind
-        self._rounds += bool(self.links is not None and self.links.reachable())
+        self._rounds += bool(self._mesh.reachable())
         self._is_open = any(not missing.sequence for missing in open_)
         if was_behind and not self.is_behind:
-            context.schedule_repair()
+            for follower in self._asked:
+                follower()
         if not open_:
             return inf
         return RETRY_SECONDS if self.is_behind or self._is_impatient else PATIENT_SECONDS
@@ -108,14 +124,14 @@ class QueueStoreRepair(RepairTask, Sink):
     async def search(self, missing: MissingRange) -> MissingRange | None:
         if missing in self._searched:
             return missing
-        context = self._context
-        left = await context.environment.run_blocking(context.store.row_repairer.search_journal, missing)
+        engine = self._engine
+        left = await engine.environment.run_blocking(engine.store.row_repairer.search_journal, missing)
         self._has_changed = True
         if left is not None and left.sequence:
             snapshot = self._in_memory(left)
             if snapshot is None:
-                packed = await context.environment.run_blocking(
-                    context.store.read_quarantined, Dot(left.origin, left.sequence)
+                packed = await engine.environment.run_blocking(
+                    engine.store.read_quarantined, Dot(left.origin, left.sequence)
                 )
                 snapshot = None if packed is None else RangeSnapshot(left.sequence, 0, 0, [packed])
             if snapshot is not None:
@@ -125,7 +141,7 @@ class QueueStoreRepair(RepairTask, Sink):
     def _in_memory(self, missing: MissingRange) -> RangeSnapshot | None:
         """The missing message, if this node serves it and still has it in memory."""
         sequence = missing.sequence
-        message = self._context.broker.queues.owned.by_origin.get(missing.origin, {}).get(sequence)
+        message = self._engine.broker.queues.owned.by_origin.get(missing.origin, {}).get(sequence)
         if message is None or message.envelope.destination != missing.queue:
             return None
         failed = [(missing.queue, sequence, message.attempts)] if message.attempts > 0 else []
@@ -144,7 +160,7 @@ class QueueStoreRepair(RepairTask, Sink):
 
     def has_answered(self, peer: str, missing: MissingRange, after: int) -> bool:
         """Less of this origin than that is a response; what its stores have not taken yet is none."""
-        return self.links is not None and self.links.has_none_beyond(peer, missing.origin, after)
+        return self._mesh.has_none_beyond(peer, missing.origin, after)
 
     def no_answer(self, missing: MissingRange) -> None:
         self._is_impatient = True
@@ -154,16 +170,16 @@ class QueueStoreRepair(RepairTask, Sink):
 
         The quarantine was searched for a single message, too.
         """
-        context = self._context
+        engine = self._engine
         through = missing.through
-        if self.links is not None and not missing.sequence and missing.origin != context.origin:
-            firsts = await context.quarantined_anywhere({missing.origin: missing.after})
+        if not self._mesh.is_alone and not missing.sequence and missing.origin != engine.broker.origin:
+            firsts = await self._quarantine.anywhere({missing.origin: missing.after})
             self._is_impatient = self._is_impatient or firsts is None
             first = missing.after + 1 if firsts is None else firsts.get(missing.origin, through + 1)
             through = min(first - 1, through)
         if through > missing.after:
             self._has_changed = True
-            if await context.environment.run_blocking(context.store.row_repairer.give_up, missing, through):
+            if await engine.environment.run_blocking(engine.store.row_repairer.give_up, missing, through):
                 self.lost += 1
                 self._report_lost(missing, through)
         left = missing._replace(after=through)
@@ -178,7 +194,7 @@ class QueueStoreRepair(RepairTask, Sink):
         else:
             what = f"unsettled messages of {missing.origin} after {missing.after} up to {through}, if there were any,"
         lost = f"{what} cannot be restored: it was damaged here, and no member of the mesh has it"
-        self._context.add_event("lost", lost)
+        self._add_event("lost", lost)
 
     def _note(self, left: MissingRange | None) -> MissingRange | None:
         """The journal was searched for `left`; None: all was accounted for."""
@@ -194,25 +210,25 @@ class QueueStoreRepair(RepairTask, Sink):
         """
         dots = [Dot(origin, unpack_record(packed).sequence) for packed in snapshot.records]
         done: set[Dot] = set()
-        for other in self.links.reachable() if self.links is not None else ():
+        for other in self._mesh.reachable():
             for at in range(0, len(dots) if other != peer else 0, DOTS_AT_ONCE):
-                known = await ask_settled(self._context, other, dots[at : at + DOTS_AT_ONCE])
+                known = await ask_settled(self._rpc, other, dots[at : at + DOTS_AT_ONCE])
                 done.update(known[0] if known is not None else ())
         left = [packed for packed, dot in zip(snapshot.records, dots, strict=True) if dot not in done]
         return snapshot._replace(records=left)
 
     async def _store(self, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> MissingRange | None:
         self._has_changed = True
-        return await self._context.environment.run_blocking(
-            self._context.store.row_repairer.take, missing, after, snapshot
+        return await self._engine.environment.run_blocking(
+            self._engine.store.row_repairer.take, missing, after, snapshot
         )
 
     async def _reread(self) -> None:
         """Rows have returned that the queues had skipped, or rows were lost that they had counted."""
-        context = self._context
-        await context.commit_slot()
-        async with context.queue_pager.load_lock:
-            out = Outcome(now_us=context.environment.now_us())
-            context.broker.queues.handoff.rows_changed(out)
-            context.submit(out)
-        context.queue_pager.sweep_at(context.environment.now_us())
+        engine = self._engine
+        await engine.path.commit_slot()
+        async with engine.pager.load_lock:
+            out = Outcome(now_us=engine.environment.now_us())
+            engine.broker.queues.handoff.rows_changed(out)
+            engine.path.submit(out)
+        engine.pager.sweep_at(engine.environment.now_us())

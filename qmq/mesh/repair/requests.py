@@ -6,7 +6,7 @@ malformed counts as none. `RepairResponder` responds from the stores of this nod
 
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 import trio
@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind
-from qmq.engine.runtime.contexts import Engine, Repairing, Reporting
+from qmq.engine.parts import EngineParts
 from qmq.errors import CorruptLog, Refused
 from qmq.mesh.peers.calls import Count, Node, PeerCall, R, Text, Whole, check_incarnation
 from qmq.mesh.peers.rpc import PeerRpc
@@ -22,7 +22,7 @@ from qmq.model.cursors import Move, Name
 from qmq.model.dots import Dot, Origin
 from qmq.replication.protocol.frames import PeerRequest
 from qmq.replication.protocol.values import check_move, name_of, number, octets, origin_of, text
-from qmq.storage.catalog.incarnations import Seal, pack_seals, unpack_seals
+from qmq.storage.catalog.incarnations import Seal, Seals, pack_seals, unpack_seals
 from qmq.storage.format.cursor_record import pack_move, unpack_move
 from qmq.storage.format.failure_records import ATTEMPTS_MAX, pack_attempts, unpack_attempts
 from qmq.storage.format.missing_range import MissingRange
@@ -171,22 +171,18 @@ class DurablesCall(RepairCall[list[Move]], frozen=True, tag="durables"):
         return moves
 
 
-class AskingContext(Protocol):
-    peer_rpc: PeerRpc
-
-
 async def ask_snapshot(
-    context: AskingContext, peer: str, missing: MissingRange, fanout: str = "", row: int | None = None
+    rpc: PeerRpc, peer: str, missing: MissingRange, fanout: str = "", row: int | None = None
 ) -> RangeSnapshot | None:
     """A snapshot of a missing range from a peer's stores (`SnapshotCall`). None: no response."""
     origin, after, through = missing[:3]
-    reply = await context.peer_rpc.ask_one(peer, SnapshotCall(*origin, after, through, fanout, row))
+    reply = await rpc.ask_one(peer, SnapshotCall(*origin, after, through, fanout, row))
     return None if reply is None else reply.snapshot
 
 
-async def ask_settled(context: AskingContext, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
+async def ask_settled(rpc: PeerRpc, peer: str, dots: list[Dot]) -> tuple[set[Dot], dict[Dot, int]] | None:
     """Which of these a peer knows as settled, and how often others have failed. None: no response."""
-    reply = await context.peer_rpc.ask_one(peer, SettledCall(_groups(dots)))
+    reply = await rpc.ask_one(peer, SettledCall(_groups(dots)))
     return None if reply is None else (set(_dots(reply.done)), unpack_attempts(reply.failed))
 
 
@@ -201,25 +197,25 @@ def _dots(groups: Iterable[DotGroup]) -> list[Dot]:
     return [Dot(Origin(one.node, one.incarnation), sequence) for one in groups for sequence in one.sequences]
 
 
-class ResponderContext(Engine, Reporting, Repairing, Protocol):
-    def rows_searched_for(self) -> Collection[MissingRange]: ...
-
-    def about_dead(self, origins: list[Origin]) -> list[Seal]: ...
-
-
 class RepairResponder:
-    def __init__(self, context: ResponderContext) -> None:
-        self._context = context
+    """`rows_searched`: what is missing of the queue store here although the journal was searched for it."""
+
+    def __init__(
+        self, engine: EngineParts, seals: Seals, rows_searched: Callable[[], Collection[MissingRange]]
+    ) -> None:
+        self._engine = engine
+        self._seals = seals
+        self._rows_searched = rows_searched
         self._answering = trio.Lock()
 
     async def answer(self, call: RepairCall[Any]) -> Any:
         """The reply of this node. Raises Refused."""
-        context = self._context
+        engine = self._engine
         try:
             if isinstance(call, SealsCall):
-                return context.about_dead(call.origins())
+                return self._seals.about(call.origins())
             if isinstance(call, DurablesCall):
-                return _moves(context.broker, None if call.after is None else Name(*call.after))
+                return _moves(engine.broker, None if call.after is None else Name(*call.after))
             async with self._answering:
                 if isinstance(call, SettledCall):
                     return await self._answer_settled(_dots(call.dots))
@@ -228,7 +224,7 @@ class RepairResponder:
         except CorruptLog as error:
             raise Refused("log-unreadable", str(error)) from error
         finally:
-            context.check_damage()
+            engine.damage.check()
 
     async def _snapshot(self, call: SnapshotCall) -> RangeSnapshot:
         origin = Origin(call.node, call.incarnation)
@@ -243,42 +239,42 @@ class RepairResponder:
     async def _answer_snapshot(
         self, origin: Origin, after: int, through: int, fanout: str, row: int | None
     ) -> RangeSnapshot:
-        context = self._context
-        if origin in context.broker.forgotten:
+        engine = self._engine
+        if origin in engine.broker.forgotten:
             return nothing_left(through)
-        durable_subscriptions = context.broker.durable_subscriptions
+        durable_subscriptions = engine.broker.durable_subscriptions
         given_up = durable_subscriptions.given_up.get(origin, 0)
         # The repair of a log needs only its messages, and has notified its readers itself.
         lost_ranges = [] if fanout else durable_subscriptions.lost_ranges.up_to(origin, through)
-        searched_for = None if row is None else context.rows_searched_for()
-        if row == 0 and not await context.bring_up_stores():
+        searched_for = None if row is None else self._rows_searched()
+        if row == 0 and not await engine.bring_up_stores():
             # A whole file is missing there, with the record of what is settled: nothing settled may come back from
             # here.
             return _nothing_new(after)
         read: Callable[[], RangeSnapshot] = partial(
-            context.store.repair_source.read, origin, after, through, given_up, fanout, lost_ranges, searched_for
+            engine.store.repair_source.read, origin, after, through, given_up, fanout, lost_ranges, searched_for
         )
-        snapshot = await context.environment.run_blocking(read)
+        snapshot = await engine.environment.run_blocking(read)
         if snapshot.through <= after and not snapshot.lost:
-            await context.bring_up_stores()
-            snapshot = await context.environment.run_blocking(read)
+            await engine.bring_up_stores()
+            snapshot = await engine.environment.run_blocking(read)
         if (
             row
             and row == through == after + 1
             and (snapshot.lost or snapshot.through <= after)
             and not snapshot.records
         ):
-            packed = await context.environment.run_blocking(context.store.read_quarantined, Dot(origin, row))
+            packed = await engine.environment.run_blocking(engine.store.read_quarantined, Dot(origin, row))
             snapshot = snapshot if packed is None else RangeSnapshot(row, 0, 0, [packed])
         return snapshot
 
     async def _answer_settled(self, dots: list[Dot]) -> SettledReply:
-        context = self._context
+        engine = self._engine
         # Also while this node has to ask others itself: what it knows as settled is settled.
-        await context.bring_up_stores()
-        given_up = dict(context.broker.durable_subscriptions.given_up)
-        forgotten = frozenset(context.broker.forgotten)
-        known = await context.environment.run_blocking(context.store.repair_source.known_of, dots, given_up, forgotten)
+        await engine.bring_up_stores()
+        given_up = dict(engine.broker.durable_subscriptions.given_up)
+        forgotten = frozenset(engine.broker.forgotten)
+        known = await engine.environment.run_blocking(engine.store.repair_source.known_of, dots, given_up, forgotten)
         return SettledReply(_groups(known.done), pack_attempts(known.failed.items()))
 
 

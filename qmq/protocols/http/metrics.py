@@ -19,7 +19,7 @@ from qmq.admin.conditions import Conditions
 from qmq.admin.facts.node_facts import FactsReader, NodeFacts
 from qmq.admin.facts.totals import facts_of_totals
 from qmq.engine.runtime.contexts import Engine
-from qmq.mesh.membership.takeover import Takeover
+from qmq.mesh.parts import MeshParts
 from qmq.protocols.http.samples import Samples
 from qmq.replication.mesh import Mesh
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
@@ -84,8 +84,8 @@ COUNTERS: Final = (
 
 class MetricsContext(Engine, Protocol):
     facts_reader: FactsReader
-    takeover: Takeover
-    mesh: Mesh | None
+    mesh_parts: MeshParts
+    mesh: Mesh
     conditions: Conditions
 
 
@@ -138,7 +138,7 @@ def _add_samples(families: "MetricFamilies", samples: Samples) -> None:
 
 
 def _add_mesh(families: "MetricFamilies", context: MetricsContext) -> None:
-    peers = () if context.mesh is None else context.mesh.statistics().peers
+    peers = context.mesh.statistics().peers
     text = "1 while the link is up. Direction out: this node follows the peer; in: the peer follows this node."
     ups = [((one.name, "out"), float(one.out_state in ("up", "caught-up"))) for one in peers]
     ups += [((one.name, "in"), float(one.in_state == "up")) for one in peers]
@@ -149,7 +149,7 @@ def _add_mesh(families: "MetricFamilies", context: MetricsContext) -> None:
     text = "Durable records of this node that the peer has not reported as received; absent while its link is down."
     lags = [((one.name,), sum(one.lag.values())) for one in peers if one.in_state == "up"]
     families.gauges("qmq_link_lag_records", text, ("peer",), lags)
-    owners = context.takeover.statistics().owners if context.mesh is not None else ()
+    owners = context.mesh_parts.takeover.statistics().owners if not context.mesh.is_alone else ()
     text = "Which node serves the queue messages that the owner accepted, and the state as this node sees it; 1."
     served = [((one.owner, one.server, one.place), 1.0) for one in owners]
     families.gauges("qmq_owner_info", text, ("owner", "server", "state"), served)

@@ -18,10 +18,10 @@ def take_common(host: Host, peer: Origin, frame: Both, way: LinkOutbox, out: Out
             for message in messages:
                 host.broker.replies.from_peer(message, out)
         case RequestFrame(number, request):
-            host.request_received(peer, number, request, way)
+            host.follower.request_received(peer, number, request, way)
         case ResponseFrame(number, body):
-            host.response_received(peer, number, body)
+            host.follower.response_received(peer, number, body)
         case MembershipFrame(standing):
-            host.membership_received(peer.node, standing)
+            host.follower.membership_received(peer.node, standing)
         case _:
-            host.terms_came(peer, frame, way, out)
+            host.terms.terms_came(peer, frame, way, out)

@@ -19,18 +19,40 @@ from qmq.replication.protocol.frames import PeerRequest, Terms
 from qmq.storage.format.batch import BatchHead
 
 
-class Host(Protocol):
-    """One node, as its links see it."""
+class LinkLog(Protocol):
+    """The journal, as links read it (`qmq.storage.log.journal.Journal`)."""
 
-    origin: Origin
-    """This incarnation."""
-    broker: Broker
-    replay: Replay
-    environment: Environment
+    end: int
+    """A position before which all came that `vector` had when it was asked before."""
 
-    @property
-    def membership(self) -> Membership:
-        """The members that count, as this node knows them."""
+    def vector(self) -> Vector:
+        """What the journal has."""
+
+    def base(self) -> Vector:
+        """What retention has dropped from the journal, per origin."""
+
+    def read(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        """Whole batches from `position` on, each with the position where it begins; at least one if there is one."""
+
+    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
+        """As `read`, without blocking; [] when what is wanted is not in memory any more."""
+
+    def seek(self, vector: Vector) -> int:
+        """The first position at which a batch may lie that `vector` does not cover."""
+
+
+class LinkTail(Protocol):
+    """The end of the journal (`qmq.engine.commit.committed_tail`)."""
+
+    def committed_end(self) -> int:
+        """Position up to which the journal is durable; always at the end of a batch."""
+
+    async def grew(self, position: int) -> None:
+        """Return when `committed_end()` is beyond `position`."""
+
+
+class LinkPath(Protocol):
+    """The commit path, as links use it (`qmq.engine.commit_path`)."""
 
     def submit(self, out: Outcome) -> None:
         """Finish `out`, send its `now` half, queue it for commit; also when it is empty: free credit may be new."""
@@ -51,26 +73,22 @@ class Host(Protocol):
     def durable_vector(self) -> Vector:
         """What would survive a power cut now."""
 
-    def journal_durable_end(self) -> int:
-        """Position up to which the journal is durable; always at the end of a batch."""
 
-    async def journal_grew(self, position: int) -> None:
-        """Return when `journal_durable_end()` is beyond `position`."""
+class LinkConditions(Protocol):
+    """What an operator must see."""
 
-    def read_journal(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
-        """Whole batches from `position` on, each with the position where it begins; at least one if there is one."""
+    def raise_condition(self, code: str, message: str) -> None:
+        """A state began, or lasts. `code` as in `errors`."""
 
-    def read_recent(self, position: int, bytes_max: int) -> list[tuple[int, BatchHead, bytes]]:
-        """As `read_journal`, without blocking; [] when what is wanted is not in memory any more."""
+    def clear_condition(self, code: str, message: str) -> None:
+        """The state has ended."""
 
-    def seek_journal(self, vector: Vector) -> int:
-        """The first position at which a batch may lie that `vector` does not cover."""
+    def add_event(self, code: str, message: str) -> None:
+        """Something has happened."""
 
-    def journal_reach(self) -> tuple[Vector, int]:
-        """What the journal has, and a position before which all of it came."""
 
-    def journal_base(self) -> Vector:
-        """What retention has dropped from the journal, per origin."""
+class LinkFollower(Protocol):
+    """The parts that follow what links and peers report, often in the midst of another decision."""
 
     def schedule_repair(self) -> None:
         """A peer cannot send something from its journal (`Mesh.next_repair`), or links have changed."""
@@ -91,15 +109,26 @@ class Host(Protocol):
         """`peer` lets us in no more, because this node was retired."""
 
     def membership_received(self, peer: str, standing: Standing) -> None:
-        """`peer` reports its membership, during another decision."""
+        """`peer` reports its membership."""
 
     def interest_progressed(self) -> None:
-        """Peers may have confirmed a later version of this node's interest, or sent more of their own; during another
-        decision."""
+        """Peers may have confirmed a later version of this node's interest, or sent more of their own."""
 
-    @property
-    def takeover_ms(self) -> int:
-        """Silence after which another node may take over, the same on all nodes; 0: takeover is off."""
+    def links_changed(self) -> None:
+        """A link began or ended."""
+
+    def request_received(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
+        """A request of `peer`, on the link whose outbox is `way`.
+
+        `Mesh.answer` may follow or not: requests above the limit are ignored.
+        """
+
+    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
+        """The response of `peer` to the request of `Mesh.ask` with that number; it may be late."""
+
+
+class LinkTerms(Protocol):
+    """Which node serves the messages of which (`qmq.mesh.membership.takeover`)."""
 
     @property
     def terms_served(self) -> Mapping[str, int]:
@@ -120,26 +149,44 @@ class Host(Protocol):
         have it back. None: never, for another serves that owner in a later term; the peer is about to learn it.
         """
 
-    def links_changed(self) -> None:
-        """A link began or ended, in the midst of another decision."""
 
-    def request_received(self, peer: Origin, number: int, request: PeerRequest, way: LinkOutbox) -> None:
-        """A request of `peer`, on the link whose outbox is `way`.
+class Host(Protocol):
+    """One node, as its links see it."""
 
-        `Mesh.answer` may follow or not: requests above the limit are ignored.
-        """
+    @property
+    def origin(self) -> Origin:
+        """This incarnation."""
 
-    def response_received(self, peer: Origin, number: int, answer: bytes) -> None:
-        """The response of `peer` to the request of `Mesh.ask` with that number; it may be late."""
+    @property
+    def broker(self) -> Broker: ...
 
-    def raise_condition(self, code: str, message: str) -> None:
-        """A state that an operator must see began, or lasts. `code` as in `errors`."""
+    @property
+    def replay(self) -> Replay: ...
 
-    def clear_condition(self, code: str, message: str) -> None:
-        """The state has ended."""
+    @property
+    def environment(self) -> Environment: ...
 
-    def add_event(self, code: str, message: str) -> None:
-        """Something has happened that an operator must see."""
+    @property
+    def membership(self) -> Membership:
+        """The members that count, as this node knows them."""
+
+    @property
+    def path(self) -> LinkPath: ...
+
+    @property
+    def log(self) -> LinkLog: ...
+
+    @property
+    def tail(self) -> LinkTail: ...
+
+    @property
+    def conditions(self) -> LinkConditions: ...
+
+    @property
+    def follower(self) -> LinkFollower: ...
+
+    @property
+    def terms(self) -> LinkTerms: ...
 
 
 class PeerAddress(Protocol):

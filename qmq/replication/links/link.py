@@ -329,7 +329,7 @@ class Link:
         self._registry.links_changed()
         self.since_us = self._host.environment.now_us()
         self._registry.direct_changed()
-        self._host.submit(Outcome())  # free credit may now be offered to others
+        self._host.path.submit(Outcome())  # free credit may now be offered to others
 
     async def _take_frames(self, frames: list[MeshFrame]) -> None:
         line = self.line
@@ -337,7 +337,7 @@ class Link:
         if line.conversation.partner is None or not (frames or self.following is None):
             return
         host = self._host
-        await host.commit_slot()
+        await host.path.commit_slot()
         out = Outcome(now_us=host.environment.now_us())
         following = self.following
         grew = False
@@ -352,14 +352,14 @@ class Link:
                     continue
                 assert isinstance(frame, Serves)  # the conversation's table lets none through
                 if isinstance(frame, Gap):
-                    host.submit(out)
+                    host.path.submit(out)
                     out = Outcome(now_us=out.now_us)
                 if following.apply(frame, out):
                     grew = True
         finally:
             if grew:
                 self._registry.received_grew(out)
-            host.submit(out)
+            host.path.submit(out)
         if following.welcomed and not was_welcomed:
             log.info("= link to %s is up", self.peer)
             self._registry.end_conditions(self.peer)
@@ -381,6 +381,6 @@ class Link:
     async def _send_durable(self) -> NoReturn:
         host = self._host
         while True:
-            await host.journal_grew(host.journal_durable_end())
+            await host.tail.grew(host.tail.committed_end())
             if self.following is not None:
                 self.following.became_durable()

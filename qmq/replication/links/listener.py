@@ -215,12 +215,12 @@ class MeshListener:
             self._make_room_for(served)
             while True:
                 # Messages lent against the credit of the previous connection are not sent; they are requeued.
-                await host.flushed()
-                await host.commit_slot()
+                await host.path.flushed()
+                await host.path.commit_slot()
                 if not self._make_room_for(served):
                     break
         else:
-            await host.commit_slot()
+            await host.path.commit_slot()
         out = Outcome(now_us=host.environment.now_us())
         try:
             if serving is None:
@@ -235,7 +235,7 @@ class MeshListener:
                 assert isinstance(frame, Follows)  # the conversation's table lets nothing else through
                 serving.apply(frame, out)
         finally:
-            host.submit(out)
+            host.path.submit(out)
         pace = serving.feed.pace
         line.outbox.quantum_bytes = pace.quantum_bytes if pace.is_slow else TURN_BYTES
         served.wake_feed()
@@ -296,7 +296,7 @@ class MeshListener:
             self._registry.unlent.setdefault(serving.peer, []).extend(unsent)
             self.schedule_return()
         # It may be another consumer's turn.
-        self._host.submit(Outcome(now_us=self._host.environment.now_us()))
+        self._host.path.submit(Outcome(now_us=self._host.environment.now_us()))
 
     def _end(self, served: ServedLink, nursery: trio.Nursery) -> None:
         serving = served.serving
@@ -322,14 +322,14 @@ class MeshListener:
         """The follower stays away: others may have what it was lent."""
         with scope:
             await trio.sleep(self._settings.redeliver_after_seconds)
-            await self._host.commit_slot()
+            await self._host.path.commit_slot()
             if scope.cancel_called:
                 return
             del self._takebacks[peer]
             out = Outcome(now_us=self._host.environment.now_us())
             lending = self._host.broker.lending
             count = lending.give_up(peer, lending.with_peer(peer), out)
-            self._host.submit(out)
+            self._host.path.submit(out)
             log.info("= %d messages lent to %s are offered to others", count, peer)
 
     async def _redeliver_if_late(self, served: ServedLink) -> None:
@@ -337,19 +337,19 @@ class MeshListener:
         await served.began.wait()
         assert served.serving is not None
         await trio.sleep(self._settings.redeliver_after_seconds)
-        await self._host.commit_slot()
+        await self._host.path.commit_slot()
         out = Outcome(now_us=self._host.environment.now_us())
-        served.serving.take_back(self._host.received_vector(), out, late=True)
-        self._host.submit(out)
+        served.serving.take_back(self._host.path.received_vector(), out, late=True)
+        self._host.path.submit(out)
 
     async def _return_unlent(self) -> NoReturn:
         while True:
             await self._unlent.wait()
             self._unlent = trio.Event()
-            await self._host.commit_slot()
+            await self._host.path.commit_slot()
             out = Outcome(now_us=self._host.environment.now_us())
             self._registry.return_unlent(out)
-            self._host.submit(out)
+            self._host.path.submit(out)
 
     # The journal
 
@@ -373,19 +373,19 @@ class MeshListener:
                 gap = feed.start_again(base)
                 if gap is not None:
                     serving.outbox.put_journal(gap)
-                reach = host.journal_reach()
+                reach = host.log.vector(), host.log.end
             if reach is not None and position >= reach[1]:
                 for notice in feed.ended(reach[0], host.broker.durable_subscriptions.given_up):
                     serving.outbox.put_journal(notice)
                 reach = None
-            durable_end = host.journal_durable_end()
+            durable_end = host.tail.committed_end()
             if position >= durable_end:
                 with trio.CancelScope() as served.sleep:
-                    await host.journal_grew(position)
+                    await host.tail.grew(position)
                 served.sleep = None
                 continue
             wanted_bytes = max(1, min(feed.room, FEED_BYTES))
-            read, base = host.read_recent(position, wanted_bytes), host.journal_base()
+            read, base = host.log.read_recent(position, wanted_bytes), host.log.base()
             if read:
                 await trio.lowlevel.checkpoint()  # in place of the thread: other links have their turn
             else:
@@ -401,9 +401,9 @@ class MeshListener:
 
     def _seek(self, vector: Vector) -> tuple[Vector, int]:
         """In a worker thread: what retention dropped, and where to begin."""
-        return self._host.journal_base(), self._host.seek_journal(vector)
+        return self._host.log.base(), self._host.log.seek(vector)
 
     def _read(self, position: int, bytes_max: int) -> tuple[Read, Vector]:
         """In a worker thread; the base after the reading, so that it explains every hole in what was read."""
-        read = self._host.read_journal(position, bytes_max)
-        return read, self._host.journal_base()
+        read = self._host.log.read(position, bytes_max)
+        return read, self._host.log.base()

@@ -67,11 +67,11 @@ class PullingSide:
         host = self._host
         self.open = True
         host.broker.borrowing.owner_connected(self.peer)
-        self._received_reported = dict(host.received_vector())
-        self._durable_reported = dict(host.durable_vector())
+        self._received_reported = dict(host.path.received_vector())
+        self._durable_reported = dict(host.path.durable_vector())
         self._sent_direct = direct
         self.outbox.put(MembershipFrame(host.membership.standing))
-        host.greet(self.outbox)
+        host.terms.greet(self.outbox)
         sent_us = host.broker.clocks.shown_time(host.environment.now_us())
         self.outbox.put(Ack(0, self._received_reported, self._durable_reported, direct, sent_us))
         own = host.origin
@@ -117,7 +117,7 @@ class PullingSide:
                 for origin in origins:
                     if origin != self._host.origin:
                         self._gaps.report(self.peer, origin, self.had.get(origin, 0), is_hole=True)
-                self._host.schedule_repair()
+                self._host.follower.schedule_repair()
             case Welcome(vector, sent_us):
                 broker.queues.settlement.clock_heard(self.partner.origin, sent_us, out)
                 self.welcomed = True
@@ -125,7 +125,7 @@ class PullingSide:
                 known = {self._host.origin, *self._acceptance.forgotten}
                 self._missing = {origin: last for origin, last in vector.items() if origin not in known}
                 broker.borrowing.owner_has(self.peer, vector.get(self._host.origin, 0))
-                self._host.peer_knows(self.peer, vector)
+                self._host.follower.peer_knows(self.peer, vector)
             case _:
                 if isinstance(frame, HeartbeatFrame):
                     self._echo_us = max(self._echo_us, frame.beat.echo_us)
@@ -135,7 +135,7 @@ class PullingSide:
     def _borrow(self, messages: list[Message], terms: Mapping[str, int], out: Outcome) -> None:
         borrowing = self._host.broker.borrowing
         owners = {message.origin.node for message in messages if message.sequence > 0}
-        may = self._host.may_borrow(self.peer, terms, self._echo_us, owners)
+        may = self._host.terms.may_borrow(self.peer, terms, self._echo_us, owners)
         for message in messages:
             verdict = message.sequence < 0 or may.get(message.origin.node, True)
             if verdict:
@@ -146,7 +146,7 @@ class PullingSide:
     def _check_space(self, left_out: int) -> None:
         """Report if more last values were left out than `left_out`."""
         if self._host.broker.retained.left_out > left_out:
-            self._host.add_event(
+            self._host.conditions.add_event(
                 "retained-full", "there is no room here for the last values of some topics, set on other nodes"
             )
 
@@ -154,7 +154,7 @@ class PullingSide:
         """True once per link: all that the peer had when it began is here."""
         if self.caught_up or not self.welcomed:
             return False
-        have = self._host.received_vector()
+        have = self._host.path.received_vector()
         self._missing = {origin: last for origin, last in self._missing.items() if have.get(origin, 0) < last}
         self.caught_up = not self._missing
         return self.caught_up
@@ -162,7 +162,7 @@ class PullingSide:
     def became_durable(self) -> None:
         """More of the journal is durable: an Ack follows if the peer sent some of it."""
         if self._undurable:
-            durable = self._host.durable_vector()
+            durable = self._host.path.durable_vector()
             left = {origin: last for origin, last in self._undurable.items() if durable.get(origin, 0) < last}
             if len(left) < len(self._undurable):
                 self.request_ack()
@@ -181,8 +181,8 @@ class PullingSide:
         """
         frame_waits = self.ack_due
         self.ack_due = False
-        received = _changes(self._host.received_vector(), self._received_reported)
-        durable = _changes(self._host.durable_vector(), self._durable_reported)
+        received = _changes(self._host.path.received_vector(), self._received_reported)
+        durable = _changes(self._host.path.durable_vector(), self._durable_reported)
         news = direct if direct != self._sent_direct else None
         frames = self._acked_frames if self._host.broker.send_limits.disk_full else self._frames
         if frame_waits or received or durable or news is not None or frames != self._acked_frames:
@@ -194,7 +194,7 @@ class PullingSide:
             self.outbox.put(Ack(frames, received, durable, news, sent_us))
 
     def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
-        grown = self._acceptance.take(body, self._host.received_vector(), out)
+        grown = self._acceptance.take(body, self._host.path.received_vector(), out)
         self._frames = number
         self.bytes_received += len(body)
         self.request_ack()
@@ -204,9 +204,9 @@ class PullingSide:
     def _hear_of_gaps(self, gaps: list[tuple[Origin, int]]) -> None:
         """The journal of the peer has dropped records: the stores of some peer may have them."""
         for origin, through in gaps:
-            if self._acceptance.check_gap(origin, through, self._host.received_vector()):
+            if self._acceptance.check_gap(origin, through, self._host.path.received_vector()):
                 self._gaps.report(self.peer, origin, through)
-                self._host.schedule_repair()
+                self._host.follower.schedule_repair()
 
 
 def _changes(now: Vector, sent: Vector) -> Vector:

@@ -40,13 +40,15 @@ class LinkRegistry:
         self.host = host
         self.identity = identity
         self.acceptance = Acceptance(identity.origin, host.membership.origins_known, host.replay)
-        self.routes = Routes(host, identity.members, host.interest_progressed)
+        self.routes = Routes(host, identity.members, lambda: host.follower.interest_progressed())
         self.followings: dict[str, PullingSide] = {}
         self.servings: dict[str, ServingSide] = {}
         self.unlent: dict[str, list[Message]] = {}
         """Lent in a decision, but never sent: they go back to their queues."""
         self.outboxes: dict[Origin, LinkOutbox] = {}
         """The outbox for each incarnation of a peer now, whichever side dialled."""
+        self.caught_up: set[str] = set()
+        """Peers of which this node has had everything that they had when a link began."""
         self.gaps = Gaps()
         self.features_of_all: frozenset[str] = frozenset()
         """The features that this node and every other member have named."""
@@ -93,8 +95,8 @@ class LinkRegistry:
         self._features.update(named)
         self._agree_on_features()
         self.routes.links_changed([(link.partner.origin, link.outbox) for link in links])
-        self.host.links_changed()
-        self.host.schedule_repair()
+        self.host.follower.links_changed()
+        self.host.follower.schedule_repair()
 
     def end_conditions(self, peer: str) -> None:
         """`peer` has admitted this node, or was admitted, or is no member: no link with it is refused any more.
@@ -104,7 +106,7 @@ class LinkRegistry:
         self._lost.pop(peer, None)
         for code, message in self._unlinked.pop(peer, {}).items():
             self._reported.pop((peer, code), None)
-            self.host.clear_condition(code, message)
+            self.host.conditions.clear_condition(code, message)
 
     def _agree_on_features(self) -> None:
         peers = self.identity.members - {self.host.origin.node}
@@ -114,7 +116,7 @@ class LinkRegistry:
 
     def received_grew(self, out: Outcome) -> None:
         """Records came in, over whichever link: lenders may now know what was lost."""
-        have = self.host.received_vector()
+        have = self.host.path.received_vector()
         for serving in self.servings.values():
             serving.take_back(have, out)
 
@@ -122,7 +124,8 @@ class LinkRegistry:
         """Notify the node of links whose peer is no longer ahead."""
         for following in list(self.followings.values()):
             if following.has_caught_up():
-                self.host.link_caught_up(following.peer)
+                self.caught_up.add(following.peer)
+                self.host.follower.link_caught_up(following.peer)
 
     def membership_changed(self) -> None:
         """Admission and accepted origins may have changed; sends the membership to the peers."""
@@ -168,7 +171,7 @@ class LinkRegistry:
         name, and is an event.
         """
         if error.code == REFUSED + RETIRED_NODE:
-            self.host.refused_as_retired(peer)
+            self.host.follower.refused_as_retired(peer)
         key = (peer, error.code)
         last = self._reported.get(key)
         if last is not None and now - last < REPORT_SECONDS:
@@ -182,11 +185,11 @@ class LinkRegistry:
         if peer in self.identity.members and peer not in self.followings and peer not in self.servings:
             before = self._unlinked.setdefault(peer, {}).get(error.code)
             if before is not None and before != message:
-                self.host.clear_condition(error.code, before)
+                self.host.conditions.clear_condition(error.code, before)
             self._unlinked[peer][error.code] = message
-            self.host.raise_condition(error.code, message)
+            self.host.conditions.raise_condition(error.code, message)
         else:
-            self.host.add_event(error.code, message)
+            self.host.conditions.add_event(error.code, message)
         return True
 
 

@@ -308,7 +308,9 @@ class Routes:
                     other.publisher.mark(origin, always=True)
         if state.left_out:
             state.left_out = 0
-            self._host.add_event("interest-full", f"{origin.node} subscribes to more than {PATTERNS_MAX} topics")
+            self._host.conditions.add_event(
+                "interest-full", f"{origin.node} subscribes to more than {PATTERNS_MAX} topics"
+            )
 
     def _take_confirmation(self, neighbour: Neighbour, origin: Origin, version: int) -> None:
         own = origin == self._host.origin

@@ -57,9 +57,9 @@ class ServingSide:
         self.open = True
         retained = self._host.broker.retained
         self.outbox.spread = retained.spreads[self.peer] = RetainedSync(retained, self.outbox.wake)
-        self.outbox.terms = self._host.terms_served
+        self.outbox.terms = self._host.terms.terms_served
         self.outbox.is_lent = self._is_lent
-        self.outbox.put(Welcome(dict(self._host.durable_vector()), self._clock_us()))
+        self.outbox.put(Welcome(dict(self._host.path.durable_vector()), self._clock_us()))
         self.outbox.put(MembershipFrame(self._host.membership.standing))
 
     def _clock_us(self) -> int:
@@ -108,8 +108,8 @@ class ServingSide:
                 self._host.broker.queues.handoff.hold_elsewhere(
                     self.peer, [dot for dot in frame.keep if dot not in lent]
                 )
-                self.take_back(self._host.received_vector(), out)
-                self._host.held_came(self.peer)
+                self.take_back(self._host.path.received_vector(), out)
+                self._host.follower.held_came(self.peer)
             case _:
                 take_common(self._host, self.partner.origin, frame, self.outbox, out)
 
@@ -143,6 +143,6 @@ class ServingSide:
         if ack.direct is not None and self.outbox.spread is not None:
             self.outbox.spread.follows(frozenset(ack.direct))
         if ack.durable:
-            host.peer_durable(self.peer, dict(self.feed.durable))  # a checkpoint may read it in a thread
+            host.follower.peer_durable(self.peer, dict(self.feed.durable))  # a checkpoint may read it in a thread
             # Durable, not received: a peer that crashes must not lend again what we have settled.
             host.broker.borrowing.owner_has(self.peer, self.feed.durable.get(host.origin, 0))

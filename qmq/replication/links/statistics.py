@@ -86,7 +86,7 @@ def _peer_statistics(
         dialled=link.dialled,
         peers_version=0 if partner is None else partner.peers_version,
         origin=None if partner is None else partner.origin,
-        lag={} if serving is None else serving.feed.lag(registry.host.durable_vector()),
+        lag={} if serving is None else serving.feed.lag(registry.host.path.durable_vector()),
         record_bytes_in=0 if following is None else following.bytes_received,
         record_bytes_out=0 if serving is None else serving.feed.bytes_sent,
         topics_dropped=topics_dropped,

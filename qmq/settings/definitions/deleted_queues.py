@@ -30,6 +30,7 @@ from qmq.definitions.definition import Definition, Key
 from qmq.definitions.table import is_covered
 from qmq.engine.runtime.contexts import Engine, MeshPeers, Tasks
 from qmq.errors import DiskFull, Refused
+from qmq.mesh.parts import MeshParts
 from qmq.model.dots import Origin, Vector
 from qmq.settings.definitions.declared_queues import KIND
 from qmq.settings.definitions.live import LiveDefinitions
@@ -58,20 +59,12 @@ class Jobs(Protocol):
     ) -> tuple[int, str]: ...
 
 
-class Clock(Protocol):
-    """See `qmq.mesh.membership.clock_check`."""
-
-    in_doubt: bool
-
-
 class DeletedContext(Engine, MeshPeers, Tasks, Protocol):
     definitions: LiveDefinitions
+    mesh_parts: MeshParts
 
     @property
     def mesh_jobs(self) -> Jobs: ...
-
-    @property
-    def clock_check(self) -> Clock: ...
 
 
 class DeletedQueues:
@@ -98,7 +91,7 @@ class DeletedQueues:
     def cover(self, message: Message) -> bool:
         """Whether its queue was deleted after this message was sent. To be asked before it is adopted as a new one."""
         deletion = self._deletion(message.envelope.destination)
-        if deletion is None or self._context.clock_check.in_doubt:
+        if deletion is None or self._context.mesh_parts.clock_check.in_doubt:
             return False
         is_heard = self._is_heard(message.origin.node) and self._is_heard(deletion.version.origin.node)
         return is_heard and self._is_older(deletion, message)
@@ -149,7 +142,7 @@ class DeletedQueues:
         context = self._context
         deleted = {name: one for name in names if (one := self._deletion(name)) is not None}
         # A clock in doubt says nothing about which of two is older.
-        if context.broker.queues.held or context.clock_check.in_doubt:
+        if context.broker.queues.held or context.mesh_parts.clock_check.in_doubt:
             return list(deleted)
         left = [name for name, deletion in deleted.items() if not self._is_heard(deletion.version.origin.node)]
         for name in left:

@@ -490,7 +490,7 @@ async def test_nothing_of_the_store_expires_at_a_node_that_may_not_deliver_any_m
             """Another node may serve the message when the store has answered."""
             found = await run_blocking(call, *arguments)
             if getattr(call, "func", None) is queue_pager._expired and found[0]:
-                node.start_hold.hold_back()
+                node.mesh_parts.start_hold.hold_back()
             return found
 
         monkeypatch.setattr(node.environment, "run_blocking", held_meanwhile)
@@ -499,7 +499,7 @@ async def test_nothing_of_the_store_expires_at_a_node_that_may_not_deliver_any_m
         assert queues.held
         assert not node.broker.totals.node().dead_lettered
         monkeypatch.setattr(node.environment, "run_blocking", run_blocking)
-        node.start_hold.release()
+        node.mesh_parts.start_hold.release()
         await eventually(lambda: node.broker.totals.node().dead_lettered == 1)
 
 

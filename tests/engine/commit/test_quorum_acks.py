@@ -253,7 +253,6 @@ async def test_a_candidate_sends_its_promise_when_it_makes_it(
 ) -> None:
     async with three().run() as rig:
         mesh = rig.nodes["b"].mesh
-        assert mesh is not None
         told: list[tuple[float, Terms]] = []
         tell = mesh.send_terms
         monkeypatch.setattr(

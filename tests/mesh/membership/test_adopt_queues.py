@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.errors import DiskFull
-from qmq.mesh.membership.adopt_queues import POLL_SECONDS, HeldCall, messages_held
+from qmq.mesh.membership.adopt_queues import POLL_SECONDS, HeldCall
 from qmq.model.dots import Dot, Vector, covers
 from qmq.model.members import Retirement
 from qmq.node.node import Node
@@ -90,7 +90,7 @@ async def test_what_has_expired_meanwhile_is_not_adopted_into_a_new_life(autojum
         await left_by_c(mesh, 1, ttl="20000")
         await trio.sleep(30)
         await retire(await mesh.connect("a"), "c")
-        await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted == 1)
+        await eventually(lambda: mesh.nodes["a"].mesh_parts.adoption.adopted == 1)
         worker = await mesh.connect("b")
 
         await worker.send(subscribe(JOBS))
@@ -116,12 +116,12 @@ async def test_a_message_that_a_consumer_still_has_is_left_to_it(autojump_clock:
         await mesh.stop("c")
 
         await retire(await mesh.connect("a"), "c")
-        await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted == 1)
+        await eventually(lambda: mesh.nodes["a"].mesh_parts.adoption.adopted == 1)
         await worker.send(f"ACK\nid:{held.head.headers['ack']}\nreceipt:acked\n\n")
 
         assert (await worker.next("MESSAGE")).body == b"waits"
         await trio.sleep(60)
-        assert mesh.nodes["a"].queue_adoption.adopted == 1
+        assert mesh.nodes["a"].mesh_parts.adoption.adopted == 1
         await nothing_more(worker)
 
 
@@ -139,7 +139,7 @@ async def test_a_consumer_that_has_a_message_in_memory_only_keeps_nothing_from_b
         await left_by_c(mesh, 1)
         await retire(await mesh.connect("a"), "c")
 
-        await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted == 1)
+        await eventually(lambda: mesh.nodes["a"].mesh_parts.adoption.adopted == 1)
 
 
 async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_here(autojump_clock: MockClock) -> None:
@@ -168,7 +168,7 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         b.environment._run_blocking = seek_late  # type: ignore[method-assign]
         mesh.heal("a", "b")
         await eventually(lambda: mesh.link("a", "b") in ("up", "caught-up"))
-        await mesh.nodes["a"].decommission.retire("c", force=False)
+        await mesh.nodes["a"].mesh_parts.decommission.retire("c", force=False)
 
         again = await mesh.connect("a")
         await again.send(subscribe(JOBS, id="again"))
@@ -190,15 +190,15 @@ async def test_a_former_adopter_leaves_everything_to_the_present_one(
             answers = await ask(call, *rest)
             if isinstance(call, HeldCall):
                 for node in (a, b):
-                    node.members.retired(Retirement(node="c", adopter="a", sealed={}))
+                    node.mesh_parts.members.retired(Retirement(node="c", adopter="a", sealed={}))
             return answers
 
         monkeypatch.setattr(b.peer_rpc, "ask", overtaken)
         await retire(await mesh.connect("b"), "c")
-        await eventually(lambda: a.queue_adoption.adopted == 3)
+        await eventually(lambda: a.mesh_parts.adoption.adopted == 3)
         await trio.sleep(20)
 
-        assert b.queue_adoption.adopted == 0
+        assert b.mesh_parts.adoption.adopted == 0
 
 
 async def test_a_node_that_would_adopt_itself_does_not_say_what_is_held(autojump_clock: MockClock) -> None:
@@ -208,8 +208,8 @@ async def test_a_node_that_would_adopt_itself_does_not_say_what_is_held(autojump
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await eventually(lambda: knows_retired(b, "c", "a"))
 
-        assert messages_held(b, HeldCall("c")).holds == []
-        assert messages_held(a, HeldCall("c")).holds is None
+        assert b.mesh_parts.adoption.answer(HeldCall("c")).holds == []
+        assert a.mesh_parts.adoption.answer(HeldCall("c")).holds is None
 
 
 async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: MockClock) -> None:
@@ -231,10 +231,10 @@ async def test_a_learner_does_not_vouch_for_what_is_settled(autojump_clock: Mock
         mesh.heal("a", "b")
         await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "caught-up")
 
-        await mesh.nodes["a"].decommission.retire("c", force=False)
+        await mesh.nodes["a"].mesh_parts.decommission.retire("c", force=False)
         await trio.sleep(120)
 
-        assert mesh.nodes["a"].queue_adoption.adopted == 0
+        assert mesh.nodes["a"].mesh_parts.adoption.adopted == 0
 
 
 async def test_what_a_retired_node_left_is_adopted_while_others_are_busy(autojump_clock: MockClock) -> None:
@@ -252,7 +252,7 @@ async def test_what_a_retired_node_left_is_adopted_while_others_are_busy(autojum
         await retire(await mesh.connect("a"), "c")
 
         with trio.fail_after(60):
-            await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted == 2)
+            await eventually(lambda: mesh.nodes["a"].mesh_parts.adoption.adopted == 2)
         nursery.cancel_scope.cancel()
 
 
@@ -279,7 +279,7 @@ async def test_an_adopter_that_dies_in_the_midst_goes_on_where_it_was(autojump_c
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 20)
         await retire(await mesh.connect("a"), "c")
-        await eventually(lambda: mesh.nodes["a"].queue_adoption.adopted > 0)
+        await eventually(lambda: mesh.nodes["a"].mesh_parts.adoption.adopted > 0)
 
         await mesh.stop("a")
         await mesh.start("a")
@@ -308,7 +308,7 @@ async def test_what_is_settled_is_not_adopted_while_no_checkpoint_finds_room(aut
         await retire(await mesh.connect("a"), "c")
         await trio.sleep(60)
 
-        assert a.queue_adoption.adopted == 0
+        assert a.mesh_parts.adoption.adopted == 0
 
 
 async def test_an_adopter_that_starts_again_adopts_although_nothing_else_happens(autojump_clock: MockClock) -> None:
@@ -323,11 +323,11 @@ async def test_an_adopter_that_starts_again_adopts_although_nothing_else_happens
         await retire(await mesh.connect("a"), "c")
         await eventually(lambda: knows_retired(mesh.nodes["b"], "c", "a"))
         await mesh.stop("a")
-        assert before.queue_adoption.adopted == 0
+        assert before.mesh_parts.adoption.adopted == 0
 
         after = await mesh.start("a")
 
-        await eventually(lambda: after.queue_adoption.adopted == 5)
+        await eventually(lambda: after.mesh_parts.adoption.adopted == 5)
 
 
 async def test_what_an_adopter_left_undone_when_it_was_retired_itself_is_adopted(autojump_clock: MockClock) -> None:
@@ -351,7 +351,7 @@ async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 5)
-        checkpoints, queue_adoption = mesh.nodes["a"].checkpoints, mesh.nodes["a"].queue_adoption
+        checkpoints, queue_adoption = mesh.nodes["a"].checkpoints, mesh.nodes["a"].mesh_parts.adoption
         bring_up = checkpoints.bring_up
 
         async def no_room_later() -> None:
@@ -375,7 +375,7 @@ async def test_an_adopter_that_has_adopted_everything_makes_no_more_checkpoints_
         await left_by_c(mesh, 1)
         client, a = await mesh.connect("a"), mesh.nodes["a"]
         await retire(client, "c")
-        await eventually(lambda: a.queue_adoption.adopted == 1)
+        await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
         await a.checkpoints.checkpoint()
         count = a.checkpoints.count
 
@@ -436,10 +436,10 @@ async def test_a_peer_with_an_invalid_answer_is_asked_again(
         monkeypatch.setattr(rpc, "_answer", nonsense)
         await retire(await mesh.connect("a"), "c")
         await trio.sleep(20)
-        assert a.queue_adoption.adopted == 0
+        assert a.mesh_parts.adoption.adopted == 0
         monkeypatch.setattr(rpc, "_answer", respond)
 
-        await eventually(lambda: a.queue_adoption.adopted == 1)
+        await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
 
 
 async def test_held_messages_are_named_by_their_dots(autojump_clock: MockClock) -> None:
@@ -460,7 +460,7 @@ async def test_when_the_last_message_is_settled_the_mesh_forgets_the_retired_nod
         origin = mesh.nodes["c"].origin
         await left_by_c(mesh, 2)
         await retire(await mesh.connect("b"), "c")
-        await eventually(lambda: mesh.nodes["b"].queue_adoption.adopted == 2)
+        await eventually(lambda: mesh.nodes["b"].mesh_parts.adoption.adopted == 2)
         await eventually(lambda: knows_retired(mesh.nodes["a"], "c", "b"))
 
         await age(mesh)

@@ -174,16 +174,16 @@ async def test_a_node_that_was_off_for_less_than_the_bound_believes_its_clock(au
         await fill(await rig.connect())
     rig.skew_us = int((APART_SECONDS_MAX - 10) * 1e6)
     async with rig.run():
-        assert not rig.alive.clock_check.in_doubt
+        assert not rig.alive.mesh_parts.clock_check.in_doubt
 
 
 async def test_an_empty_disk_raises_no_doubt(autojump_clock: MockClock) -> None:
     rig = Rig()
     rig.skew_us = 8 * DAY_US
     async with rig.run():
-        assert not rig.alive.clock_check.in_doubt
+        assert not rig.alive.mesh_parts.clock_check.in_doubt
     async with MeshRig("a", "b", "c").run() as mesh:
-        await eventually(lambda: not any(node.clock_check.in_doubt for node in mesh.nodes.values()))
+        await eventually(lambda: not any(node.mesh_parts.clock_check.in_doubt for node in mesh.nodes.values()))
         assert not any(conditions(node) for node in mesh.nodes.values())
 
 
@@ -219,7 +219,7 @@ async def test_a_node_that_comes_back_with_its_clock_far_behind_lends_what_has_a
         rig.step_clock("a", -2 * DAY_US)
         await rig.start("a")
         await rig.until_linked()
-        assert rig.nodes["a"].clock_check.in_doubt
+        assert rig.nodes["a"].mesh_parts.clock_check.in_doubt
         await fill(await rig.connect("a"))
 
         # By the clock that a had before, the message would be late.
@@ -233,7 +233,7 @@ async def test_a_crash_makes_no_fanout_message_old_that_came_from_a_clock_that_i
     rig = MeshRig("a", "b", "c", destinations=KEPT_AN_HOUR)
     rig.skews_us["c"] = -2 * DAY_US
     async with rig.run():
-        await eventually(lambda: not rig.nodes["a"].clock_check.in_doubt)
+        await eventually(lambda: not rig.nodes["a"].mesh_parts.clock_check.in_doubt)
         await fill(await rig.connect("c"))
         await eventually(lambda: rig.nodes["a"].durable_vector() == rig.nodes["c"].durable_vector())
         await rig.kill("a")
@@ -253,7 +253,7 @@ async def test_what_came_to_an_empty_disk_by_a_wrong_clock_is_not_old_when_the_c
     kept_a_minute = DestinationPolicy(pattern="/fanout/*", retention_seconds=60.0)
     rig = MeshRig("a", "b", "c", destinations=DestinationSettings(policies=(kept_a_minute,)))
     async with rig.run():
-        await eventually(lambda: not any(node.clock_check.in_doubt for node in rig.nodes.values()))
+        await eventually(lambda: not any(node.mesh_parts.clock_check.in_doubt for node in rig.nodes.values()))
         await fill(await rig.connect("a"))
         await eventually(lambda: rig.nodes["a"].durable_vector() == rig.nodes["c"].durable_vector())
         await rig.stop("c", wipe=True)
@@ -264,7 +264,7 @@ async def test_what_came_to_an_empty_disk_by_a_wrong_clock_is_not_old_when_the_c
         for name in "abc":
             await rig.start(name)
         await rig.until_linked()
-        assert all(node.clock_check.in_doubt for node in rig.nodes.values())
+        assert all(node.mesh_parts.clock_check.in_doubt for node in rig.nodes.values())
         await rig.nodes["c"].checkpoints.checkpoint()
         assert rig.nodes["c"].store.fanout_info(NEWS).records == 1
 
@@ -276,12 +276,12 @@ async def test_what_came_to_an_empty_disk_by_a_wrong_clock_is_not_old_when_the_c
         for name in "abc":
             await rig.start(name)
         c = rig.nodes["c"]
-        await eventually(lambda: not c.clock_check.in_doubt)
+        await eventually(lambda: not c.mesh_parts.clock_check.in_doubt)
         await c.checkpoints.checkpoint()
         assert c.store.fanout_info(NEWS).records == 1
         await rig.kill("c")
         c = await rig.start("c")
-        await eventually(lambda: not c.clock_check.in_doubt)
+        await eventually(lambda: not c.mesh_parts.clock_check.in_doubt)
         await c.checkpoints.checkpoint()
         assert c.store.fanout_info(NEWS).records == 1, "another start makes it no older"
         await trio.sleep(70)
@@ -376,7 +376,7 @@ async def test_a_node_that_was_off_over_night_is_in_doubt_without_a_condition(au
         await trio.sleep(HOUR / 2)
 
         assert await news(client) == [b"news"]
-        assert rig.alive.clock_check.in_doubt
+        assert rig.alive.mesh_parts.clock_check.in_doubt
         assert not conditions(rig.alive)
 
 
@@ -397,11 +397,11 @@ async def test_a_mesh_that_was_off_as_a_whole_believes_its_clocks_after_a_day_of
     async with mesh.run():
         nodes = list(mesh.nodes.values())
         await trio.sleep(60)
-        assert all(node.clock_check.in_doubt for node in nodes)
+        assert all(node.mesh_parts.clock_check.in_doubt for node in nodes)
         assert all(len(conditions(node)) == 1 for node in nodes)
         await trio.sleep(short_day)
 
-        assert not any(node.clock_check.in_doubt for node in nodes)
+        assert not any(node.mesh_parts.clock_check.in_doubt for node in nodes)
         assert not any(conditions(node) for node in nodes)
 
 
@@ -416,4 +416,4 @@ async def test_a_node_that_is_cut_off_does_not_believe_its_clock_however_long_it
         a = await mesh.start("a")
         await trio.sleep(3 * short_day)
 
-        assert a.clock_check.in_doubt
+        assert a.mesh_parts.clock_check.in_doubt

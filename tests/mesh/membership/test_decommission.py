@@ -13,7 +13,6 @@ from qmq.admin.node_status import RetiredNode
 from qmq.admin.status import membership_of, peers_of
 from qmq.broker.consumers.outcome import Outcome
 from qmq.errors import StorageError
-from qmq.mesh.membership.decommission import linked
 from qmq.model.members import Retirement
 from qmq.node.node import Node
 from qmq.replication.protocol.frames import PeerRequest
@@ -122,7 +121,7 @@ async def test_what_was_heard_of_without_a_record_is_remembered_too(autojump_clo
             await mesh.stop(name)
         a = mesh.nodes["a"]
         gone = Retirement(node="c", adopter="b", sealed={})
-        a.host.membership_received("b", replace(a.membership.standing, retired=(gone,)))
+        a.host.follower.membership_received("b", replace(a.membership.standing, retired=(gone,)))
         await eventually(lambda: RETIRED + "c" in a.store.catalog.facts())
 
         await mesh.stop("a")
@@ -173,8 +172,8 @@ async def test_one_peer_alone_cannot_send_a_node_away(autojump_clock: MockClock)
         await eventually(lambda: all_count(mesh))
         c = mesh.nodes["c"]
 
-        c.host.refused_as_retired("a")
-        c.host.refused_as_retired("a")
+        c.host.follower.refused_as_retired("a")
+        c.host.follower.refused_as_retired("a")
         await trio.sleep(5)
 
         assert not c.ended.is_set()
@@ -189,14 +188,14 @@ async def test_the_word_of_one_peer_ends_no_running_node(autojump_clock: MockClo
         lie = (Retirement(node="b", adopter="a"), Retirement(node="c", adopter="a"))
 
         for victim in (b, c):
-            victim.host.membership_received("a", replace(a.membership.standing, retired=lie))
+            victim.host.follower.membership_received("a", replace(a.membership.standing, retired=lie))
         await trio.sleep(60)
 
         assert not b.ended.is_set()
         assert not c.ended.is_set()
         assert b.membership.members == c.membership.members == {"a", "b", "c"}
         assert "retirement-unconfirmed" in codes(b)
-        b.host.membership_received("a", a.membership.standing)
+        b.host.follower.membership_received("a", a.membership.standing)
         assert present(b) == []
 
 
@@ -224,11 +223,11 @@ async def test_the_word_of_one_peer_leaves_no_retired_node_without_an_adopter(au
         await eventually(lambda: all_count(mesh))
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await mesh.stop("c")
-        await b.decommission.retire("c", force=False)
+        await b.mesh_parts.decommission.retire("c", force=False)
         await eventually(lambda: knows_retired(a, "c", "b"))
 
         lie = Retirement(node="c", adopter="aa")  # No node has that name.
-        b.host.membership_received("a", replace(a.membership.standing, retired=(lie,)))
+        b.host.follower.membership_received("a", replace(a.membership.standing, retired=(lie,)))
         await trio.sleep(60)
 
         assert b.membership.adopted_by("b") == ["c"]
@@ -240,7 +239,9 @@ async def test_the_word_of_one_peer_does_not_retire_a_node_that_restarts(autojum
         await eventually(lambda: all_count(mesh))
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await mesh.stop("c")
-        b.host.membership_received("a", replace(a.membership.standing, retired=(Retirement(node="c", adopter="a"),)))
+        b.host.follower.membership_received(
+            "a", replace(a.membership.standing, retired=(Retirement(node="c", adopter="a"),))
+        )
         await trio.sleep(2)
 
         c = await mesh.start("c")
@@ -312,7 +313,7 @@ async def test_a_minority_retires_no_node(autojump_clock: MockClock) -> None:
         await eventually(lambda: all_count(mesh))
         for name in "bcd":
             mesh.cut("a", name)
-        await eventually(lambda: not linked(mesh.nodes["a"]))
+        await eventually(lambda: not mesh.nodes["a"].mesh_parts.decommission.linked())
         client = await mesh.connect("a", on_error="keep-open")
 
         assert (await retire(client, "d"))["error-code"] == "no-majority"
@@ -357,8 +358,8 @@ async def test_two_retirements_at_the_same_time_come_to_one_adopter(autojump_clo
         await mesh.stop("c")
         a, b = mesh.nodes["a"], mesh.nodes["b"]
 
-        a.members.retired(Retirement(node="c", adopter="a"))
-        b.members.retired(Retirement(node="c", adopter="b"))
+        a.mesh_parts.members.retired(Retirement(node="c", adopter="a"))
+        b.mesh_parts.members.retired(Retirement(node="c", adopter="b"))
 
         await eventually(lambda: knows_retired(a, "c", "a") and knows_retired(b, "c", "a"))
 
@@ -388,7 +389,7 @@ async def lost_majority(mesh: MeshRig, *bodies: str) -> Client:
     for name in "bc":
         await mesh.kill(name)
         del mesh.nodes[name]
-    await eventually(lambda: not linked(mesh.nodes["a"]))
+    await eventually(lambda: not mesh.nodes["a"].mesh_parts.decommission.linked())
     return await mesh.connect("a")
 
 
@@ -437,7 +438,7 @@ async def test_a_node_that_was_taken_for_lost_is_refused_when_it_comes_back(auto
         await eventually(lambda: "refused-retired-node" in codes(b) and "retired-node" in codes(mesh.nodes["a"]))
         await trio.sleep(30)
         assert b.broker.queues.held
-        assert not linked(mesh.nodes["a"])
+        assert not mesh.nodes["a"].mesh_parts.decommission.linked()
 
 
 async def test_two_survivors_of_five_go_on_once_the_lost_majority_is_retired(
@@ -448,7 +449,7 @@ async def test_two_survivors_of_five_go_on_once_the_lost_majority_is_retired(
         for name in "cde":
             await mesh.kill(name)
             del mesh.nodes[name]
-        await eventually(lambda: linked(mesh.nodes["a"]) == {"b"})
+        await eventually(lambda: mesh.nodes["a"].mesh_parts.decommission.linked() == {"b"})
 
         said = await retire(await mesh.connect("a"), "c,d,e", **{"majority-lost": "true"})
 

@@ -48,7 +48,7 @@ async def test_the_server_of_a_retired_node_delivers_nothing_that_the_adopter_do
         held = [await holder.next("MESSAGE") for holder in holders]
 
         assert (await retire(await rig.connect(adopter), "a"))["adopter"] == adopter
-        await eventually(lambda: rig.nodes[adopter].queue_adoption.adopted == 2)
+        await eventually(lambda: rig.nodes[adopter].mesh_parts.adoption.adopted == 2)
         for holder, message in zip(holders, held, strict=True):
             await finish(holder, message.head.headers["ack"])
         rest: list[str] = []
@@ -92,7 +92,7 @@ async def test_a_node_that_is_retired_in_the_midst_of_a_takeover_is_not_taken_ov
 
         b.checkpoints.checkpoint = slow  # type: ignore[method-assign]
         await rig.stop("a")
-        await eventually(lambda: next(iter(b.takeover.statistics().owners)).place == "arriving")
+        await eventually(lambda: next(iter(b.mesh_parts.takeover.statistics().owners)).place == "arriving")
 
         await retire(await rig.connect("c"), "a")
         await eventually(lambda: knows_retired(b, "a", "c"))

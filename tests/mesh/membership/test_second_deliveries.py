@@ -186,7 +186,7 @@ async def test_what_a_peer_had_from_an_earlier_term_and_has_no_more_is_marked(au
         await publish(await rig.connect("a"), 1)
         assert (await worker.next("MESSAGE")).body == b"0"
         rig.cut("a", "b")
-        sync = a.takeover._takeover_sync
+        sync = a.mesh_parts.takeover.sync
         sync.renew("a")
         await rig.kill("b")
 

@@ -76,11 +76,15 @@ async def test_a_pause_of_the_owner_makes_no_second_letter_of_an_expiry(
         isolate(mesh, "a")
         # The owner still has its lease, and a consumer of its own.
         letter = await readers[0].next("MESSAGE")
-        await eventually(lambda: "a" in {*nodes["b"].takeover.served, *nodes["c"].takeover.served})
+        await eventually(
+            lambda: "a" in {*nodes["b"].mesh_parts.takeover.terms_served, *nodes["c"].mesh_parts.takeover.terms_served}
+        )
         await trio.sleep(5)
         rejoin(mesh, "a")
         await mesh.until_linked()
-        await eventually(lambda: not nodes["b"].takeover.served and not nodes["c"].takeover.served)
+        await eventually(
+            lambda: not nodes["b"].mesh_parts.takeover.terms_served and not nodes["c"].mesh_parts.takeover.terms_served
+        )
         await trio.sleep(60)
 
         for reader in readers:
@@ -145,7 +149,7 @@ def hold_checkpoints(node: Node) -> trio.Event:
 async def test_a_term_that_none_can_follow_ends_no_link(autojump_clock: MockClock) -> None:
     async with three().run() as rig:
         a = rig.nodes["a"]
-        a.takeover.noted(TermNote("a", (1 << 63) - 1, "b", is_vote=False))
+        a.mesh_parts.takeover.noted(TermNote("a", (1 << 63) - 1, "b", is_vote=False))
         await trio.sleep(3 * AFTER)
 
         assert all(rig.link(one, other) == "caught-up" for one in "abc" for other in "abc" if one != other)
@@ -203,7 +207,7 @@ async def test_a_node_that_has_heard_the_owner_a_moment_longer_votes_a_moment_la
 ) -> None:
     async with three().run() as rig:
         await everywhere(rig)
-        voter = rig.nodes["c"].takeover.rules
+        voter = rig.nodes["c"].mesh_parts.takeover.rules
         vote, early = voter.vote, []
 
         def vote_later(bid: Bid, now: float) -> bool:
@@ -217,14 +221,14 @@ async def test_a_node_that_has_heard_the_owner_a_moment_longer_votes_a_moment_la
 
         await eventually(lambda: serves(rig, "b") == {"a", "b"})
         assert [bid.candidate for bid in early] == ["b"]
-        assert rig.nodes["b"].takeover.rules.term_of("a").number == early[0].term
+        assert rig.nodes["b"].mesh_parts.takeover.rules.term_of("a").number == early[0].term
 
 
 def hand_out(rig: MeshRig, owner: str) -> set[str]:
     """The nodes that may hand out messages of `owner` at this moment."""
     found: set[str] = set()
     for name, node in rig.nodes.items():
-        rules, queues = node.takeover.rules, node.broker.queues
+        rules, queues = node.mesh_parts.takeover.rules, node.broker.queues
         if owner in queues.owned.serves and not queues.held and rules.leads(owner, node.environment.boot_seconds()):
             found.add(name)
     return found
@@ -430,7 +434,7 @@ async def test_an_owner_that_stood_still_while_its_messages_came_back_asks_for_t
         await everywhere(rig)
         isolate(rig, "a")
         await eventually(lambda: serves(rig, "b") == {"a", "b"})
-        takeover = rig.nodes["a"].takeover
+        takeover = rig.nodes["a"].mesh_parts.takeover
         claims, over = takeover.claims, []
 
         def claims_again_soon(owner: str, number: int) -> bool:
@@ -456,7 +460,7 @@ async def test_what_this_node_has_forgotten_is_not_waited_for_although_a_voter_n
         await everywhere(rig)
         dead = Origin("c", 1)
         for name in ("a", "b"):
-            rig.nodes[name].incarnation_gc.seals.forget([dead])
+            rig.nodes[name].mesh_parts.incarnation_gc.seals.forget([dead])
         voter = rig.nodes["c"]
         durable = voter.durable_vector
         voter.durable_vector = lambda: {**durable(), dead: 5}  # type: ignore[method-assign]
@@ -493,17 +497,17 @@ async def test_what_is_released_in_the_midst_of_a_campaign_is_not_handed_out_aga
         a, b, c = (rig.nodes[name] for name in "abc")
         lent = Dot(a.origin, 1)
         begun = Campaign(Bid("a", 7, "a"), trio.current_time() + AFTER, confirms=False, released=None)
-        a.takeover.elections.campaigns.by_owner["a"] = begun
+        a.mesh_parts.takeover.elections.campaigns.by_owner["a"] = begun
 
         out = Outcome(now_us=a.environment.now_us())
         way = LinkOutbox(encode_send, bool)
-        a.takeover.received(b.origin, Release("a", 6, {}, {"c": [lent]}), way, out)
+        a.mesh_parts.takeover.terms_came(b.origin, Release("a", 6, {}, {"c": [lent]}), way, out)
         for voter in (b, c):
-            a.takeover.received(voter.origin, Vote("a", 7, {}), way, out)
+            a.mesh_parts.takeover.terms_came(voter.origin, Vote("a", 7, {}), way, out)
         a.submit(out)
 
         lent_elsewhere = a.broker.queues.handoff.with_peers("a")
-        await eventually(lambda: "a" not in a.takeover._takeover_sync)
+        await eventually(lambda: "a" not in a.mesh_parts.takeover.sync)
         assert lent_elsewhere == {"c": [lent]}
 
 
@@ -563,7 +567,7 @@ async def test_what_is_on_its_way_while_its_owner_goes_on_in_a_new_term_is_hande
     autojump_clock: MockClock,
 ) -> None:
     async with three().run() as rig:
-        owner, borrower = rig.nodes["a"].takeover, rig.nodes["b"].takeover
+        owner, borrower = rig.nodes["a"].mesh_parts.takeover, rig.nodes["b"].mesh_parts.takeover
         may_borrow, dropped = borrower.may_borrow, []
 
         def stale_at_first(*loan: Any) -> Mapping[str, bool | None]:
@@ -571,7 +575,7 @@ async def test_what_is_on_its_way_while_its_owner_goes_on_in_a_new_term_is_hande
                 return may_borrow(*loan)
             dropped.append(loan)
             # Somebody has asked for votes, and got one: the owner has to confirm its right.
-            rig.nodes["c"].takeover.rules.promised["a"] = Term(4, "b")
+            rig.nodes["c"].mesh_parts.takeover.rules.promised["a"] = Term(4, "b")
             return {"a": None}
 
         borrower.may_borrow = stale_at_first  # type: ignore[method-assign]
@@ -597,7 +601,9 @@ async def test_what_came_back_while_its_owner_returned_is_not_taken_to_be_elsewh
         go_on = hold_checkpoints(a)
         # The server names to the owner who has it, and hears no more when that one gives it back.
         rig.heal("a", "b")
-        await eventually(lambda: serves(rig, "b") == {"b"} and rig.nodes["c"].takeover.rules.term_of("a").server == "a")
+        await eventually(
+            lambda: serves(rig, "b") == {"b"} and rig.nodes["c"].mesh_parts.takeover.rules.term_of("a").server == "a"
+        )
         worker.pipe.close()
         await eventually(lambda: not rig.nodes["c"].sessions)
         rig.heal("a", "c")
@@ -653,8 +659,8 @@ async def test_a_loan_that_waits_for_a_slow_link_while_its_server_goes_on_in_a_n
         await publish(rig, "a", "one")
         await eventually(lambda: len(outbox._lends) == 1)
         # Somebody has voted for another while it did not hear this one, which has to confirm its right.
-        rig.nodes["c"].takeover.rules.promised["a"] = Term(1, "c")
-        await eventually(lambda: b.takeover.rules.term_of("a").number > 1)
+        rig.nodes["c"].mesh_parts.takeover.rules.promised["a"] = Term(1, "c")
+        await eventually(lambda: b.mesh_parts.takeover.rules.term_of("a").number > 1)
         await eventually(lambda: len(outbox._lends) == 2)
         monkeypatch.setattr(outbox, "take", take)
         outbox.wake()
@@ -671,7 +677,6 @@ async def test_a_loan_of_the_new_term_is_not_taken_for_one_of_the_term_before(
 ) -> None:
     async with three().run() as rig:
         a, b = rig.nodes["a"], rig.nodes["b"]
-        assert a.mesh is not None and b.mesh is not None
         workers = [await consumer(rig, "b", prefetch="10") for _ in range(2)]
         rig.cut("b", "c")
         await eventually(lambda: "c" not in b.mesh.linked())  # type: ignore[union-attr]
@@ -681,8 +686,8 @@ async def test_a_loan_of_the_new_term_is_not_taken_for_one_of_the_term_before(
         await publish(rig, "a", "one")
         await eventually(lambda: bool(a.broker.lending.lent.get("b")))
         # Somebody has voted for another while it did not hear this one, which has to confirm its right.
-        rig.nodes["c"].takeover.rules.promised["a"] = Term(1, "c")
-        await eventually(lambda: a.takeover.rules.term_of("a").number > 1)
+        rig.nodes["c"].mesh_parts.takeover.rules.promised["a"] = Term(1, "c")
+        await eventually(lambda: a.mesh_parts.takeover.rules.term_of("a").number > 1)
 
         # Who lost the loan hears of the new term when the next link has begun, and is lent the message once more.
         rig.fabric.break_between(host_of(0), host_of(1))
@@ -703,7 +708,7 @@ async def test_what_a_peer_has_held_in_another_term_is_not_believed_to_be_with_i
         ]
         out = Outcome(now_us=a.environment.now_us())
 
-        a.takeover.received(b.origin, Holds("a", 7, dots), LinkOutbox(encode_send, bool), out)
+        a.mesh_parts.takeover.terms_came(b.origin, Holds("a", 7, dots), LinkOutbox(encode_send, bool), out)
         a.submit(out)
 
         assert await settle(await consumer(rig, "c")) == "one"
@@ -724,7 +729,7 @@ async def test_a_node_that_starts_hands_out_nothing_before_it_has_what_a_majorit
 
         a = await rig.start("a")
         again = await consumer(rig, "a")
-        while not a.has_synced_with_majority():
+        while not a.mesh.has_synced_with_majority():
             await silence(again, 0.1)
 
         await silence(again, QUIET_SECONDS)
@@ -739,7 +744,7 @@ async def test_a_takeover_that_is_given_up_in_the_midst_of_a_checkpoint_leaves_i
         b = rig.nodes["b"]
         checkpoint, stored, noted = b.store.checkpoint, [], []
         given_up: list[str] = []
-        could_not_begin = b.takeover.could_not_begin
+        could_not_begin = b.mesh_parts.takeover.could_not_begin
 
         def slow_checkpoint(*arguments: Any) -> Any:
             report = checkpoint(*arguments)
@@ -754,7 +759,7 @@ async def test_a_takeover_that_is_given_up_in_the_midst_of_a_checkpoint_leaves_i
 
         monkeypatch.setattr(b.store, "checkpoint", slow_checkpoint)
         b.checkpoints.follow(noted.append)
-        monkeypatch.setattr(b.takeover, "could_not_begin", note_given_up)
+        monkeypatch.setattr(b.mesh_parts.takeover, "could_not_begin", note_given_up)
 
         isolate(rig, "a")
         await trio.sleep(60.0)
@@ -771,7 +776,7 @@ async def test_a_takeover_that_hangs_keeps_no_other_owner_from_being_served(auto
         for name in "cde":
             hanging = Campaign(Bid("a", 1, name), math.inf, confirms=False, released=None)
             hanging.asked_at = math.inf
-            rig.nodes[name].takeover.elections.campaigns.by_owner["a"] = hanging
+            rig.nodes[name].mesh_parts.takeover.elections.campaigns.by_owner["a"] = hanging
         for name in "ab":
             await rig.kill(name)
 
@@ -796,7 +801,7 @@ async def test_what_leaves_a_server_that_has_let_go_meanwhile_is_not_taken(autoj
         def lend_late(peer: str, messages: list[Message]) -> None:
             if not late and any(message.origin.node == "a" for message in messages):
                 late.append(messages)
-                server.takeover.received(
+                server.mesh_parts.takeover.terms_came(
                     rig.nodes["a"].origin, Release("a", 1), LinkOutbox(encode_send, bool), Outcome()
                 )
                 assert serves(rig, "b") == {"b"}
@@ -957,7 +962,7 @@ async def test_a_node_that_lacks_what_others_have_dropped_leaves_a_takeover_to_t
         # It will be stale from its next life on, until somebody has told it what is done; nobody answers.
         rig.nodes["b"].store.catalog.set_facts({UNCHECKED: ""})
         for name in ("a", "c"):
-            rig.nodes[name].catch_up.answer = refuse  # type: ignore[method-assign]
+            rig.nodes[name].mesh_parts.responder.answer = refuse  # type: ignore[method-assign]
         await rig.stop("b")
         await rig.start("b")
         await eventually(lambda: rig.link("b", "c") == rig.link("c", "b") == "caught-up")

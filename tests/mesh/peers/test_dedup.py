@@ -511,7 +511,7 @@ async def test_a_client_that_leaves_while_peers_are_asked_appends_nothing_and_bl
         await trio.sleep(PATIENCE)
 
         assert node.broker.next_sequence == before
-        assert not node.dedup_query._deciding
+        assert not node.mesh_parts.dedup_query._deciding
 
 
 @pytest.mark.parametrize("seconds", [25.0, 3.0])
@@ -556,7 +556,7 @@ async def test_a_node_whose_links_have_caught_up_asks_about_first_attempts_no_mo
         rig.sleep_machine("b", 25.0)
         await client.send(send(Q, "1", "r1", dedup_id="x"))
         await receipts(client, 1)
-        assert node.dedup_query.asked == 1
+        assert node.mesh_parts.dedup_query.asked == 1
         await trio.sleep(WAKING_SECONDS)
         await client.send(send(Q, "2", "r2", dedup_id="y"))
         await receipts(client, 1)
@@ -564,7 +564,7 @@ async def test_a_node_whose_links_have_caught_up_asks_about_first_attempts_no_mo
         await client.send(send(Q, "3", "r3", dedup_id="z"))
         await receipts(client, 1)
 
-        assert node.dedup_query.asked <= 2
+        assert node.mesh_parts.dedup_query.asked <= 2
 
 
 async def test_what_came_while_a_node_had_no_link_is_asked_about_until_its_links_have_caught_up(

@@ -58,7 +58,7 @@ async def run_until(nodes: list[Node], condition: Callable[[], bool]) -> None:
 
 def states(nodes: list[Node]) -> list[str]:
     """Of the links that the nodes dial."""
-    meshes = [node.mesh for node in nodes if node.mesh is not None]
+    meshes = [node.mesh for node in nodes]
     return [peer.out_state for mesh in meshes for peer in mesh.statistics().peers]
 
 

@@ -88,7 +88,8 @@ async def test_it_is_forgotten_over_a_takeover(autojump_clock: Any) -> None:
         await put(await mesh.connect("a"), "1")
         await until_alike(mesh)
         await mesh.kill("a")
-        await eventually(lambda: "a" in {*mesh.nodes["b"].takeover.served, *mesh.nodes["c"].takeover.served})
+        others = [mesh.nodes[name].mesh_parts.takeover for name in "bc"]
+        await eventually(lambda: any("a" in takeover.terms_served for takeover in others))
         facts = {"messages": "0"}
         while facts["messages"] == "0":
             facts = await ask(await mesh.connect("b"), f"purge{Q}", scope="mesh")

@@ -29,6 +29,7 @@ class Links:
         self.peers = list(peers)
         self.asked: list[int] = []
         self.answered: list[tuple[Origin, int, bytes]] = []
+        self.node, self.members = "a", {"b", "c"}
         self.links: dict[Origin, list[object]] = {peer: ["dialled", "served"] for peer in peers}
 
     def ask(self, number: int, question: bytes) -> list[Origin]:
@@ -57,15 +58,13 @@ class Echo(PeerCall[Annotated[str, Meta(max_length=5)]], frozen=True):
 ASKED = Echo("?")
 
 
-def peer_rpc(nursery: trio.Nursery, links: Links | None, answer: Callable[[Any, Echo], Any] | None = None) -> PeerRpc:
+def peer_rpc(nursery: trio.Nursery, links: Links, answer: Callable[[Any, Echo], Any] | None = None) -> PeerRpc:
     async def echo(context: Any, call: Echo) -> str:
         await trio.lowlevel.checkpoint()
         return call.word
 
     table = CallTable({Echo: answer or echo})
-    made = PeerRpc("a", lambda: ["b", "c"], nursery.start_soon, {"echo": table}.get, None)
-    made.links = links  # type: ignore[assignment]
-    return made
+    return PeerRpc(links, nursery.start_soon, {"echo": table}.get, None)  # type: ignore[arg-type]
 
 
 def request(word: str) -> PeerRequest:
@@ -112,10 +111,9 @@ async def test_a_node_that_does_not_answer_in_time_is_left_out_and_may_come_late
     assert trio.current_time() == ANSWER_SECONDS
 
 
-@pytest.mark.parametrize("links", [None, Links()])
-async def test_without_a_peer_nothing_is_waited_for(autojump_clock: MockClock, links: Links | None) -> None:
+async def test_without_a_peer_nothing_is_waited_for(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        assert await peer_rpc(nursery, links).ask(ASKED) == ({}, ["b", "c"])
+        assert await peer_rpc(nursery, Links()).ask(ASKED) == ({}, ["b", "c"])
 
     assert trio.current_time() == 0
 
@@ -228,7 +226,7 @@ async def test_a_response_that_is_too_long_for_a_link_is_left_out_and_the_link_g
         return bytes(SINGLE_ANSWER_BYTES_MAX)
 
     def dialled() -> list[int]:
-        meshes = [node.mesh for node in rig.nodes.values() if node.mesh is not None]
+        meshes = [node.mesh for node in rig.nodes.values()]
         return [peer.dialled for mesh in meshes for peer in mesh.statistics().peers]
 
     async with MeshRig("a", "b").run() as rig:

@@ -68,7 +68,7 @@ async def test_what_is_left_of_a_dropped_journal_reaches_a_node_that_comes_back(
         reader = await followed(mesh, "b")
         assert await reader.messages(3) == [b"before", b"while", b"away"]
         b = mesh.nodes["b"]
-        assert b.catch_up.taken > 4
+        assert b.mesh_parts.catch_up.taken > 4
         assert "gap" not in {one["code"] for one in reported(b)}
         await b.checkpoints.checkpoint()
         waiting = {queue for queue, dot, _ in b.store.repair_source.unsettled(None, 1000) if dot.origin.node == "a"}
@@ -145,7 +145,7 @@ async def test_a_message_that_was_settled_meanwhile_is_not_handed_out_again(auto
         b = mesh.nodes["b"]
         await eventually(lambda: not b.broker.queues.held)
         assert depths(b) == {"/queue/other": 1}
-        assert b.catch_up.settled == 2
+        assert b.mesh_parts.catch_up.settled == 2
         late = await mesh.connect("b")
         await late.send(subscribe("/queue/other", id="late"), subscribe(JOBS, id="c2"))
         assert await late.messages(1) == [b"waits"]
@@ -310,8 +310,8 @@ async def test_a_peer_that_dies_while_it_is_asked_is_not_waited_for_when_another
         reachable = Mesh.reachable
         monkeypatch.setattr(Mesh, "reachable", lambda links: found if len(found := reachable(links)) == 2 else [])
         for name in "ab":
-            catch_up = (await mesh.start(name)).catch_up
-            monkeypatch.setattr(catch_up, "answer", deaf_when_second(name, catch_up.answer))
+            responder = (await mesh.start(name)).mesh_parts.responder
+            monkeypatch.setattr(responder, "answer", deaf_when_second(name, responder.answer))
         await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "caught-up")
 
         c = await mesh.start("c")
@@ -332,13 +332,14 @@ async def test_a_peer_that_does_not_answer_is_not_waited_for_when_another_has_an
         for name in "bc":
             await forget_the_past(mesh, name)
         busy = mesh.nodes["c"]
-        bring_up_stores = busy.bring_up_stores
+        bring_up = busy.checkpoints.bring_up
 
-        async def too_late() -> None:
-            await bring_up_stores()
+        async def too_late() -> bool:
+            is_up = await bring_up()
             await trio.sleep(REPAIR_SECONDS + 1)
+            return is_up
 
-        busy.bring_up_stores = too_late  # type: ignore[method-assign]
+        busy.checkpoints.bring_up = too_late  # type: ignore[method-assign]
         await mesh.start("a")
 
         client = await mesh.connect("a")
@@ -379,7 +380,7 @@ async def test_nothing_is_handed_out_while_a_node_writes_down_that_it_has_to_ask
         with trio.move_on_after(20):
             raise AssertionError(f"settled while the node was away: {(await again.any()).body!r}")
         mesh.slow_disk("a", 0.002)
-        assert a.catch_up.is_stale or a.catch_up.settled == 1
+        assert a.mesh_parts.catch_up.is_stale or a.mesh_parts.catch_up.settled == 1
 
 
 def rot(disk: MemoryDisk, directory: str, *bodies: bytes) -> None:
@@ -430,7 +431,7 @@ async def test_a_damaged_fanout_log_is_made_whole_by_asking_peers(autojump_clock
         await mesh.until_linked()
         refused = await followed(mesh, "b")
         assert (await refused.next("ERROR")).head.headers["error-code"] == "log-unreadable"
-        await eventually(lambda: b.fanout_repair.repaired == 1)
+        await eventually(lambda: b.mesh_parts.fanout_repair.repaired == 1)
 
         reader = await followed(mesh, "b")
         assert sorted(await reader.messages(20)) == sorted(bodies)
@@ -448,7 +449,7 @@ async def test_damage_that_no_reader_meets_is_repaired_when_its_segment_is_full(
         await publish(mesh, "a", F, "x" * 70_000)
         await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
         await mesh.nodes["b"].checkpoints.checkpoint()
-        await eventually(lambda: mesh.nodes["b"].fanout_repair.repaired == 1)
+        await eventually(lambda: mesh.nodes["b"].mesh_parts.fanout_repair.repaired == 1)
 
         reader = await followed(mesh, "b")
         assert (await reader.messages(4))[:3] == [b"one", b"two", b"three"]
@@ -469,9 +470,9 @@ async def test_a_log_that_no_peer_can_repair_stays_refused_until_one_can(autojum
             refused = await followed(mesh, "b")
             assert (await refused.next("ERROR")).head.headers["error-code"] == "log-unreadable"
             await trio.sleep(100)
-        assert b.fanout_repair.repaired == 0
+        assert b.mesh_parts.fanout_repair.repaired == 0
         await mesh.start("a")
-        await eventually(lambda: b.fanout_repair.repaired == 1)
+        await eventually(lambda: b.mesh_parts.fanout_repair.repaired == 1)
 
         reader = await followed(mesh, "b")
         assert await reader.messages(3) == [b"one", b"two", b"three"]

@@ -67,7 +67,7 @@ async def test_an_incarnation_of_which_nothing_is_left_leaves_every_vector(autoj
         assert await consumer.messages(1) == [b"work"]
         await age_until_unknown(mesh, dead)
 
-        assert all(dead in node.incarnation_gc.seals.forgotten for node in mesh.nodes.values())
+        assert all(dead in node.mesh_parts.incarnation_gc.seals.forgotten for node in mesh.nodes.values())
         for name in ("a", "b", "c"):
             await mesh.stop(name)
             again = await mesh.start(name)
@@ -84,7 +84,7 @@ async def test_a_member_that_is_away_keeps_the_end_open(autojump_clock: MockCloc
 
         await age(mesh, 20)
 
-        assert all(dead not in node.incarnation_gc.seals.last for node in mesh.nodes.values())
+        assert all(dead not in node.mesh_parts.incarnation_gc.seals.last for node in mesh.nodes.values())
         assert all(knows(node, dead) for node in mesh.nodes.values())
 
 
@@ -104,12 +104,12 @@ async def test_a_peer_without_the_last_records_keeps_the_end_open(autojump_clock
             await b.checkpoints.checkpoint()
             await trio.sleep(5)
         assert mesh.nodes["c"].durable_vector().get(dead, 0) < last
-        assert dead not in b.incarnation_gc.seals.last
+        assert dead not in b.mesh_parts.incarnation_gc.seals.last
 
         mesh.slow_disk("c", 0.002)
         await trio.sleep(200)
         await age(mesh, 2)
-        assert dead in b.incarnation_gc.seals.last
+        assert dead in b.mesh_parts.incarnation_gc.seals.last
 
 
 async def test_nothing_of_a_forgotten_incarnation_is_taken_again(autojump_clock: MockClock) -> None:
@@ -118,9 +118,9 @@ async def test_nothing_of_a_forgotten_incarnation_is_taken_again(autojump_clock:
         await mesh.stop("a")
         a = await mesh.start("a")
         await age_until_unknown(mesh, dead)
-        assert dead in a.incarnation_gc.seals.forgotten
+        assert dead in a.mesh_parts.incarnation_gc.seals.forgotten
         acceptance = Acceptance(a.origin, frozenset({"a", "b"}), a.replay)
-        acceptance.forgotten = a.incarnation_gc.seals.forgotten
+        acceptance.forgotten = a.mesh_parts.incarnation_gc.seals.forgotten
         have = a.received_vector()
         out = Outcome()
 
@@ -145,4 +145,4 @@ async def test_after_hundreds_of_restarts_the_vector_is_small(autojump_clock: Mo
         # What the last rounds have said is forgotten with the next ones.
         assert most <= 2, most
         assert len(mesh.nodes["a"].store.journal.vector()) == most
-        assert len(mesh.nodes["a"].incarnation_gc.seals.forgotten) >= 200
+        assert len(mesh.nodes["a"].mesh_parts.incarnation_gc.seals.forgotten) >= 200

@@ -143,11 +143,11 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
         ask = engine.ask_snapshot
         stuck = trio.Event()
 
-        async def slow(context: Any, peer: str, want: Any, *what: Any) -> Any:
+        async def slow(rpc: Any, peer: str, want: Any, *what: Any) -> Any:
             if want.origin == origin and want.after >= 3:
                 stuck.set()
                 await trio.sleep_forever()
-            return await ask(context, peer, want, *what)
+            return await ask(rpc, peer, want, *what)
 
         monkeypatch.setattr(engine, "ask_snapshot", slow)
         c = await mesh.start("c")
@@ -179,10 +179,10 @@ async def test_a_live_subscriber_gets_the_gap_inside_of_a_longer_range_snapshot(
         ask = engine.ask_snapshot
         go = trio.Event()
 
-        async def slow(context: Any, peer: str, want: Any, *what: Any) -> Any:
-            if context.origin.node == "c":
+        async def slow(rpc: Any, peer: str, want: Any, *what: Any) -> Any:
+            if rpc._mesh.node == "c":
                 await go.wait()
-            return await ask(context, peer, want, *what)
+            return await ask(rpc, peer, want, *what)
 
         monkeypatch.setattr(engine, "ask_snapshot", slow)
         monkeypatch.setattr(range_snapshot, "SNAPSHOT_BYTES", 1)  # instead of messages as large
@@ -221,7 +221,7 @@ async def test_a_log_that_rots_later_is_repaired_with_what_came_before_the_gap(a
         await mesh.until_linked()
         await followed(mesh, "b")
 
-        await eventually(lambda: b.fanout_repair.repaired == 1)
+        await eventually(lambda: b.mesh_parts.fanout_repair.repaired == 1)
 
         again = await followed(mesh, "b", **KEPT)
         assert await again.messages(4) == [b"one", b"", b"three", b"four"]

@@ -181,7 +181,7 @@ async def test_what_another_has_put_aside_itself_comes_from_there(
         bring_back = QuarantineRestore._bring_back
 
         async def slowly(quarantine_restore: QuarantineRestore, *args: Any) -> bool:
-            if quarantine_restore is mesh.nodes["b"].quarantine_restore:
+            if quarantine_restore is mesh.nodes["b"].mesh_parts.quarantine_restore:
                 await busy.wait()
             return await bring_back(quarantine_restore, *args)
 
@@ -225,11 +225,11 @@ async def test_a_member_that_does_not_answer_may_have_it(
         rot(mesh.disks["a"], b"two")
         a = await mesh.start("a")
         silent = trio.Event()
-        monkeypatch.setattr(mesh.nodes["c"].quarantine_restore, "answer", lambda question: silent.wait())
+        monkeypatch.setattr(mesh.nodes["c"].mesh_parts.quarantine_restore, "answer", lambda question: silent.wait())
         rejoin(mesh, "a")
         await mesh.until_linked()
         await trio.sleep(LONG_SECONDS)
-        assert depths(a) == {JOBS: 1} and not a.incarnation_gc.seals.last
+        assert depths(a) == {JOBS: 1} and not a.mesh_parts.incarnation_gc.seals.last
 
         monkeypatch.undo()
         silent.set()
@@ -245,19 +245,19 @@ async def test_no_end_is_fixed_while_a_member_does_not_answer(
         dead = mesh.nodes["b"].origin
         await mesh.stop("b")
         silent = trio.Event()
-        monkeypatch.setattr(mesh.nodes["c"].quarantine_restore, "answer", lambda question: silent.wait())
+        monkeypatch.setattr(mesh.nodes["c"].mesh_parts.quarantine_restore, "answer", lambda question: silent.wait())
         b = await mesh.start("b")
         await mesh.until_linked()
         await until_same(mesh, "abc")
-        b.incarnation_gc.wake()
+        b.mesh_parts.incarnation_gc.wake()
         await trio.sleep(LONG_SECONDS)
-        assert dead not in b.incarnation_gc.seals.last
+        assert dead not in b.mesh_parts.incarnation_gc.seals.last
 
         monkeypatch.undo()
         silent.set()
 
         await trio.sleep(LONG_SECONDS)
-        assert dead in b.incarnation_gc.seals.last
+        assert dead in b.mesh_parts.incarnation_gc.seals.last
 
 
 async def test_a_question_that_means_nothing_is_refused(autojump_clock: MockClock) -> None:
@@ -369,12 +369,11 @@ async def test_the_end_of_the_incarnation_is_not_fixed_before_it(autojump_clock:
         rejoin(mesh, "a")
 
         await eventually(lambda: depths(a) == {JOBS: 2})
-        assert a.mesh is not None
         links = a.mesh
         await eventually(lambda: links.all_have("bc", origin, 4))
-        assert a.incarnation_gc.seals.last.get(origin, 4) == 4
-        a.incarnation_gc.wake()
-        await eventually(lambda: a.incarnation_gc.seals.last.get(origin) == 4)
+        assert a.mesh_parts.incarnation_gc.seals.last.get(origin, 4) == 4
+        a.mesh_parts.incarnation_gc.wake()
+        await eventually(lambda: a.mesh_parts.incarnation_gc.seals.last.get(origin) == 4)
 
 
 async def test_nor_while_another_member_has_some_of_it_aside(autojump_clock: MockClock) -> None:
@@ -393,12 +392,11 @@ async def test_nor_while_another_member_has_some_of_it_aside(autojump_clock: Moc
 
         rejoin(mesh, "b")
 
-        assert c.mesh is not None
         links = c.mesh
         await eventually(lambda: links.all_have("ab", origin, 4))
-        assert c.incarnation_gc.seals.last.get(origin, 4) == 4
-        c.incarnation_gc.wake()
-        await eventually(lambda: c.incarnation_gc.seals.last.get(origin) == 4)
+        assert c.mesh_parts.incarnation_gc.seals.last.get(origin, 4) == 4
+        c.mesh_parts.incarnation_gc.wake()
+        await eventually(lambda: c.mesh_parts.incarnation_gc.seals.last.get(origin) == 4)
         assert await waiting(mesh, "b") == [b"one", b"three"]
 
 

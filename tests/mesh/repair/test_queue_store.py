@@ -48,7 +48,7 @@ def lost(node: Node) -> list[str]:
 def by_its_stores(*nodes: Node) -> None:
     """What these have in memory is of no help to them."""
     for node in nodes:
-        node.queue_store_repair._in_memory = lambda missing: None  # type: ignore[method-assign]
+        node.mesh_parts.row_repair._in_memory = lambda missing: None  # type: ignore[method-assign]
 
 
 async def settle(mesh: MeshRig, node: str, body: bytes) -> None:
@@ -106,7 +106,7 @@ async def test_what_no_peer_ever_had_is_lost_and_holds_up_nothing_else(autojump_
         await eventually(lambda: b.received_vector() == a.received_vector())
         await b.checkpoints.checkpoint()
 
-        await eventually(lambda: (a.queue_store_repair.lost, a.store.missing_ranges()) == (1, []))
+        await eventually(lambda: (a.mesh_parts.row_repair.lost, a.store.missing_ranges()) == (1, []))
         assert queued(b, dot.origin) == [b"one", b"three"]
 
 
@@ -123,9 +123,9 @@ async def test_what_a_peer_has_but_cannot_report_yet_is_not_lost(autojump_clock:
         meet_damage(a, dot.origin)
         await trio.sleep(100)
 
-        assert (a.queue_store_repair.lost, a.queue_store_repair.repaired) == (0, 0)
+        assert (a.mesh_parts.row_repair.lost, a.mesh_parts.row_repair.repaired) == (0, 0)
         del b.store.repair_source.read
-        await eventually(lambda: a.queue_store_repair.repaired == 1)
+        await eventually(lambda: a.mesh_parts.row_repair.repaired == 1)
 
 
 async def test_two_nodes_that_lack_the_same_row_do_not_wait_for_each_other(autojump_clock: MockClock) -> None:
@@ -143,7 +143,7 @@ async def test_two_nodes_that_lack_the_same_row_do_not_wait_for_each_other(autoj
 
         await eventually(lambda: not a.store.missing_ranges() and not b.store.missing_ranges())
 
-        await eventually(lambda: a.queue_store_repair.lost + b.queue_store_repair.lost > 0)
+        await eventually(lambda: a.mesh_parts.row_repair.lost + b.mesh_parts.row_repair.lost > 0)
         assert queued(b, dot.origin) == [b"one", b"three"]
 
 
@@ -240,7 +240,7 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_that_wa
 
         mesh.heal("a", "b")
         await eventually(lambda: not a.store.missing_ranges())
-        await eventually(lambda: b.received_vector() == a.received_vector() and not b.catch_up.is_stale)
+        await eventually(lambda: b.received_vector() == a.received_vector() and not b.mesh_parts.catch_up.is_stale)
 
         assert queued(a, a.origin) == [b"one", *([] if peer_lacks_it else [b"three"]), b"four"]
 
@@ -342,7 +342,7 @@ async def test_what_a_peer_has_in_quarantine_comes_back(autojump_clock: MockCloc
         await eventually(lambda: b.received_vector() == a.received_vector())
         await b.checkpoints.checkpoint()
 
-        assert a.queue_store_repair.repaired == 1
+        assert a.mesh_parts.row_repair.repaired == 1
         assert queued(a, a.origin) == queued(b, a.origin) == [b"one", b"two", b"three"]
 
 
@@ -421,7 +421,7 @@ async def test_what_is_settled_beside_a_damaged_row_is_settled_for_a_returning_n
         meet_damage(a, origin)
 
         b = await mesh.start("b")
-        await eventually(lambda: mesh.link("b", "a") == "caught-up" and not b.catch_up.is_stale)
+        await eventually(lambda: mesh.link("b", "a") == "caught-up" and not b.mesh_parts.catch_up.is_stale)
         await trio.sleep(60)
         await b.checkpoints.checkpoint()
 
@@ -444,13 +444,13 @@ async def test_of_a_lost_file_what_a_member_has_aside_is_waited_for(autojump_clo
         async def anywhere(after: Vector) -> Vector | None:
             return aside
 
-        a.quarantined_anywhere = anywhere  # type: ignore[method-assign]
+        a.mesh_parts.quarantine_restore.anywhere = anywhere  # type: ignore[method-assign]
         await mesh.start("b")
         await trio.sleep(60)
         assert [(missing.origin, missing.after) for missing in a.store.missing_ranges()] == [(dead, two - 1)]
         aside.clear()
 
-        await eventually(lambda: not a.store.missing_ranges() and a.queue_store_repair.lost == 2)
+        await eventually(lambda: not a.store.missing_ranges() and a.mesh_parts.row_repair.lost == 2)
 
 
 async def test_the_last_message_of_a_lost_file_does_not_come_back_settled(autojump_clock: MockClock) -> None:
@@ -517,7 +517,7 @@ async def test_what_was_settled_while_this_node_was_away_does_not_come_back_for_
         await eventually(lambda: mesh.link("c", "a") == "caught-up")
 
         mesh.heal("b", "c")
-        await eventually(lambda: mesh.link("c", "b") == "caught-up" and not c.catch_up.is_stale)
+        await eventually(lambda: mesh.link("c", "b") == "caught-up" and not c.mesh_parts.catch_up.is_stale)
         await eventually(lambda: not c.broker.queues.held)
         await trio.sleep(30)
         await c.checkpoints.checkpoint()
@@ -566,7 +566,7 @@ async def test_what_comes_late_for_a_lost_file_is_not_handed_out_when_another_kn
         await mesh.stop("a")
         MemoryQueueStore(mesh.disks["a"]).reset()
         a = await mesh.start("a")
-        await eventually(lambda: not a.catch_up.is_stale and not a.broker.queues.held)
+        await eventually(lambda: not a.mesh_parts.catch_up.is_stale and not a.broker.queues.held)
         assert queued(a, dead) == [b"one", b"four"]
         assert dead in [missing.origin for missing in a.store.missing_ranges()]
 

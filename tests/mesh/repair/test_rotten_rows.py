@@ -78,7 +78,7 @@ async def test_a_node_alone_brings_a_damaged_row_back_from_its_journal(autojump_
         spoil(a, b"two")
 
         assert sorted(await bodies(mesh, "a", 3)) == [b"one", b"three", b"two"]
-        assert a.queue_store_repair.repaired == 1
+        assert a.mesh_parts.row_repair.repaired == 1
         assert codes(a) == {"damage"}
 
 
@@ -91,11 +91,11 @@ async def test_what_no_member_has_is_reported_as_lost_and_the_queue_goes_on(auto
         (dot,) = spoil(a, b"two")
 
         assert await bodies(mesh, "a", 2) == [b"one", b"three"]
-        await eventually(lambda: a.queue_store_repair.lost == 1)
+        await eventually(lambda: a.mesh_parts.row_repair.lost == 1)
         (lost,) = [one for one in reported(a) if one["code"] == "lost"]
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
-        assert a.queue_store_repair.statistics() == RowStatistics(repaired=0, lost=1)
+        assert a.mesh_parts.row_repair.statistics() == RowStatistics(repaired=0, lost=1)
         await a.checkpoints.checkpoint()
         await a.shown_destinations.refresh()
         assert JOBS not in [row.destination for row in a.shown_destinations.queues if row.messages]
@@ -112,7 +112,7 @@ async def test_a_damaged_row_comes_back_from_a_peer(autojump_clock: MockClock) -
         spoil(a, b"two")
 
         assert sorted(await bodies(mesh, "a", 3)) == [b"one", b"three", b"two"]
-        assert (a.queue_store_repair.repaired, a.queue_store_repair.lost) == (1, 0)
+        assert (a.mesh_parts.row_repair.repaired, a.mesh_parts.row_repair.lost) == (1, 0)
 
 
 async def test_a_damaged_row_waits_for_the_member_that_may_have_it(autojump_clock: MockClock) -> None:
@@ -129,7 +129,7 @@ async def test_a_damaged_row_waits_for_the_member_that_may_have_it(autojump_cloc
 
         assert sorted(await bodies(mesh, "a", 2)) == [b"one", b"three"]
         await trio.sleep(100)
-        assert a.queue_store_repair.lost == 0
+        assert a.mesh_parts.row_repair.lost == 0
         await mesh.start("b")
 
         assert await bodies(mesh, "a", 1) == [b"two"]
@@ -149,7 +149,7 @@ async def test_a_damaged_message_is_not_reported_as_settled_to_a_peer(autojump_c
         assert known.done == []
         b.check_damage()
         mesh.heal("a", "b")
-        await eventually(lambda: b.queue_store_repair.repaired == 1 and not b.store.missing_ranges())
+        await eventually(lambda: b.mesh_parts.row_repair.repaired == 1 and not b.store.missing_ranges())
 
 
 async def test_a_settle_that_only_this_node_has_holds_for_what_a_peer_brings_back(autojump_clock: MockClock) -> None:
@@ -190,11 +190,11 @@ async def test_a_lost_file_is_filled_by_peers_before_anything_is_handed_out(auto
         MemoryQueueStore(mesh.disks["a"]).reset()
 
         a = await mesh.start("a")
-        assert a.catch_up.is_stale
+        assert a.mesh_parts.catch_up.is_stale
         await mesh.until_linked()
 
         assert await bodies(mesh, "a", 50) == [b"%d" % n for n in range(50)]
-        assert (a.queue_store_repair.lost, a.store.missing_ranges()) == (0, [])
+        assert (a.mesh_parts.row_repair.lost, a.store.missing_ranges()) == (0, [])
 
 
 async def test_a_store_that_lost_its_last_commits_is_filled_by_peers_before_anything_is_handed_out(
@@ -213,11 +213,11 @@ async def test_a_store_that_lost_its_last_commits_is_filled_by_peers_before_anyt
         mesh.disks["a"].tables["queues"] = old
 
         a = await mesh.start("a")
-        assert a.catch_up.is_stale
+        assert a.mesh_parts.catch_up.is_stale
         await mesh.until_linked()
 
         assert await bodies(mesh, "a", 20) == [b"%d" % n for n in range(30, 50)]
-        assert (a.queue_store_repair.lost, a.store.missing_ranges()) == (0, [])
+        assert (a.mesh_parts.row_repair.lost, a.store.missing_ranges()) == (0, [])
         assert "damage" in codes(a)
 
 
@@ -252,10 +252,10 @@ async def test_a_range_that_only_an_absent_member_may_have_stops_no_healthy_node
         mesh.heal("a", "b")
         await mesh.start("b")
         a = mesh.nodes["a"]
-        await eventually(lambda: a.catch_up.is_stale)
+        await eventually(lambda: a.mesh_parts.catch_up.is_stale)
 
         with trio.fail_after(60):
-            while a.catch_up.is_stale or a.broker.queues.held:  # noqa: ASYNC110 (it has no event to offer)
+            while a.mesh_parts.catch_up.is_stale or a.broker.queues.held:  # noqa: ASYNC110 (it has no event to offer)
                 await trio.sleep(0.1)
 
         assert await bodies(mesh, "a", 1) == [b"waits"]

@@ -281,11 +281,11 @@ async def test_a_command_waits_for_a_node_that_may_not_deliver_yet(
     async with BeanstalkMesh("a", "b").run() as rig:
         job = await in_state(await rig.client("a"), "buried")
         client = await rig.client(name)
-        rig.nodes["a"].start_hold.hold_back()
+        rig.nodes["a"].mesh_parts.start_hold.hold_back()
         await client.send(command.format(job=job))
         await client.nothing(3)
 
-        rig.nodes["a"].start_hold.release()
+        rig.nodes["a"].mesh_parts.start_hold.release()
 
         assert (await client.reply()).split()[0] in (b"KICKED", b"DELETED", b"RESERVED")
 
@@ -298,11 +298,11 @@ async def test_a_command_fails_if_the_node_of_its_job_may_not_deliver_for_long(
     async with BeanstalkMesh("a", "b").run() as rig:
         job = await in_state(await rig.client("a"), "buried")
         client = await rig.client(name)
-        rig.nodes["a"].start_hold.hold_back()
+        rig.nodes["a"].mesh_parts.start_hold.hold_back()
 
         assert await client.ask(command.format(job=job)) == b"INTERNAL_ERROR"
 
-        rig.nodes["a"].start_hold.release()
+        rig.nodes["a"].mesh_parts.start_hold.release()
         assert (await client.facts(f"stats-job {job}"))["state"] == "buried"
 
 
@@ -390,7 +390,7 @@ async def test_delayed_jobs_are_not_kicked_by_a_node_that_may_not_deliver_any_mo
             """Another node may serve the jobs when the store has answered."""
             found = await run_blocking(call, *arguments)
             if getattr(call, "__name__", "") == "due":
-                node.start_hold.hold_back()
+                node.mesh_parts.start_hold.hold_back()
             return found
 
         monkeypatch.setattr(node.environment, "run_blocking", held_meanwhile)

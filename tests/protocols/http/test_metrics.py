@@ -263,7 +263,6 @@ async def test_links_and_owners_have_a_series_for_each_peer(autojump_clock: Mock
             return {family.name: family for family in text_string_to_metric_families(page.decode())}
 
         mesh = node.mesh
-        assert mesh is not None
         await eventually(lambda: not any(sum(peer.lag.values()) for peer in mesh.statistics().peers))
 
         families = parsed(await metrics_page(node, node.protocols.of("http").shared.samples))

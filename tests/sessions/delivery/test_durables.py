@@ -612,7 +612,7 @@ async def test_what_the_node_gave_up_is_missing_too(autojump_clock: MockClock) -
         await acknowledge(client, *(await taken(client, 1)))
         await leave(client)
         lost = Origin("b", 0xB)
-        rig.alive.accept_gap(lost, 77)
+        rig.alive.mesh_parts.catch_up._losses.accept_gap(lost, 77)
         await rig.alive.flushed()
 
         (notice,) = await taken(await durable(rig), 1)
@@ -629,7 +629,7 @@ async def test_a_notice_has_a_message_id_that_no_message_has(autojump_clock: Moc
             client = await durable(rig, id=f"of {lost}", x_stream_offset="first")
             await acknowledge(client, *(await taken(client, 1)))
             await leave(client)
-            rig.alive.accept_gap(lost, 77)
+            rig.alive.mesh_parts.catch_up._losses.accept_gap(lost, 77)
             await rig.alive.flushed()
             (notice,) = await taken(await durable(rig, id=f"of {lost}"), 1)
             notices.append(notice)

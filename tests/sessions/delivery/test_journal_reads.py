@@ -68,7 +68,7 @@ async def test_the_status_names_what_the_node_has(autojump_clock: MockClock) -> 
 async def test_the_status_names_what_the_node_gave_up(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect()
-        rig.alive.accept_gap(Origin("lost", 7), 77)
+        rig.alive.mesh_parts.catch_up._losses.accept_gap(Origin("lost", 7), 77)
 
         await client.send(subscribe(JOURNAL, **{"qmq-until": ""}))
 

@@ -184,7 +184,7 @@ async def test_what_is_consumed_makes_room_within_a_second(autojump_clock: MockC
         for _ in range(2):
             assert await said(ann, send("/queue/q", "x" * 500, "r")) == "done"
         if is_stored:
-            await rig.alive.bring_up_stores()
+            await rig.alive.engine.bring_up_stores()
         assert await said(ann, send("/queue/q", "x", "r")) == "user-full"
         await trio.sleep(COUNT_SECONDS_MIN)
         assert await said(ann, send("/queue/q", "x", "r")) == "user-full"

@@ -135,7 +135,7 @@ def _may_keep(node: Node, queue: str, *, are_clocks_set: bool) -> bool:
     if deleted is None or deleted.text is not None:
         return False
     has_left = deleted.version.origin.node not in node.membership.members
-    return are_clocks_set or node.clock_check.in_doubt or has_left
+    return are_clocks_set or node.mesh_parts.clock_check.in_doubt or has_left
 
 
 def broken(stage: Stage) -> list[str]:

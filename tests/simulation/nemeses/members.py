@@ -53,7 +53,7 @@ class _Word:
     async def say(self) -> None:
         assert self._node is not None
         try:
-            await self._node.decommission.retire(self._name, force=False)
+            await self._node.mesh_parts.decommission.retire(self._name, force=False)
         except Refused as refused:
             if refused.code != "already-retired":
                 return

@@ -1,10 +1,11 @@
 """Mistakes with the clock at a start."""
 
 from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
 
 from qmq.broker.messages.peer_clocks import PeerClocks
-from qmq.mesh.membership.clock_check import ClockCheck, ClockContext
+from qmq.mesh.membership.clock_check import ClockCheck
 from tests.simulation.plan import Family
 from tests.simulation.plants.registry import seeded_bug
 
@@ -14,8 +15,8 @@ def clock_trusted_at_start() -> Iterator[None]:
     """A node goes by the wall clock as it stands at its start, whatever its disk has noted."""
     real = ClockCheck.__init__
 
-    def begin(check: ClockCheck, context: ClockContext, *, is_trusted: bool) -> None:
-        real(check, context, is_trusted=True)
+    def begin(check: ClockCheck, *parts: Any, is_trusted: bool) -> None:
+        real(check, *parts, is_trusted=True)
 
     with patch.object(ClockCheck, "__init__", begin):
         yield

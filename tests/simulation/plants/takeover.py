@@ -28,7 +28,7 @@ def majority_of_recent_peers() -> Iterator[None]:
             return 2 * len(view.intersection(nodes)) > len(view)
 
         rules.is_majority = is_majority
-        takeover._context.membership.is_majority = is_majority  # type: ignore[method-assign, assignment]
+        takeover._membership.is_majority = is_majority  # type: ignore[method-assign, assignment]
 
     with patch.object(Takeover, "__init__", begin_with_view):
         yield
@@ -53,7 +53,7 @@ def no_start_hold() -> Iterator[None]:
     def set_held_later(takeover: Takeover, out: Outcome) -> None:
         rules = takeover.rules
         if trio.current_time() - rules.awake_since < rules.after:
-            queues = takeover._context.broker.queues
+            queues = takeover._engine.broker.queues
             queues.is_starting = False
             if queues.held:
                 queues.release_hold(out)
@@ -69,9 +69,8 @@ def start_without_held_reports() -> Iterator[None]:
     """A node that starts delivers when the records of its peers are here, or after two seconds, whatever they hold."""
 
     async def run(hold: StartHold) -> None:
-        node = hold._context
         with trio.move_on_after(2.0):
-            while not all(node.has_caught_up_with(peer) for peer in node.peer_names):
+            while not all(hold._mesh.has_caught_up_with(peer) for peer in hold._membership.peers):
                 await hold._waker.wait()
         hold.is_over = True
         hold.release()
@@ -110,7 +109,7 @@ def term_not_announced_after_restart() -> Iterator[None]:
 
     def begin_in_term_0(takeover: Takeover) -> None:
         begin(takeover)
-        takeover.served.clear()
+        takeover.elections.served.clear()
 
     with patch.object(Takeover, "begin", begin_in_term_0):
         yield
