@@ -130,9 +130,10 @@ class ChannelConsumers:
             made.ack_timeout_us = round(seconds_of(TIMEOUT, timeout) * 1000) * 1000
             if made.ack_timeout_us > MILLISECONDS_MAX * 1000:
                 raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"{TIMEOUT} is at most {MILLISECONDS_MAX}")
-        made.priority = arguments.get("x-priority", 0)
-        if type(made.priority) is not int or abs(made.priority) > PRIORITY_MAX:
-            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"x-priority is a whole number, not {made.priority!r}")
+        priority = arguments.get("x-priority", 0)
+        if type(priority) is not int or abs(priority) > PRIORITY_MAX:
+            raise AmqpRefusal(ReplyCode.PRECONDITION_FAILED, f"x-priority is a whole number, not {priority!r}")
+        made.priority = priority
         return made
 
     async def cancel(self, method: Any) -> None:
