@@ -93,7 +93,7 @@ class ChannelConsumers:
         watcher = consumer or deleted
         watchers.watch(queue, watcher, deleted.set)
         try:
-            await self._frames.pay(subscribe)
+            await owner.session.pay()
             was_decided = await self._frames.obey([subscribe], cause, deleted.is_set, is_paid=True)
         finally:
             watchers.forget(queue, watcher)

@@ -130,14 +130,6 @@ class ChannelFrames:
             at = end
         self._on_flushed()
 
-    async def pay(self, command: Command) -> None:
-        """Wait for the rates of the client."""
-        session = self.owner.session
-        if session.allowance.is_limited:
-            session.waits_for_slot = True
-            await self.owner.context.usages.portion(session.allowance, [command], session.bytes_in)
-            session.waits_for_slot = False
-
     async def obey(
         self,
         decided: list[Command],

@@ -138,7 +138,7 @@ class AmqpDialogue(ClientDialogue):
             received += reader.receive(b"")
         if handshake.is_done:
             await self._serve(received)
-            await session.pay_for_bytes()
+            await session.pay()
             if self._reader.unfinished_bytes and not self.is_over:
                 self.blocking.published()
         if reader.error is not None and not (session.ending or session.finishing):

@@ -85,7 +85,7 @@ class ChannelPublishes:
         else:
             routed = head if await self._is_routable(exchange, head, further, bool(bits & MANDATORY)) else None
         if routed is None:
-            await self._pay(Frame(head, command.body, None))
+            await self._pay()
             if self._owner.is_over or self.state.is_closing:
                 return
             if bits & MANDATORY:
@@ -191,11 +191,11 @@ class ChannelPublishes:
             owner.absent.add(queue)
         return exists
 
-    async def _pay(self, frame: Frame) -> None:
+    async def _pay(self) -> None:
         """Wait for the rates of the client, which a publish that no queue gets uses up, too."""
         if self._owner.session.allowance.is_limited:
             await self._frames.flush()
-            await self._frames.pay(frame)
+            await self._owner.session.pay(1)
 
     def _return(self, exchange: str, key: str, command: Command) -> None:
         """basic.return of a publish that no queue gets."""

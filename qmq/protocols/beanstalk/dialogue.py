@@ -132,7 +132,7 @@ class BeanstalkDialogue(ClientDialogue):
         if not commands.is_over:
             await commands.flush()
             self._session.outbox.flush()
-            await self._session.pay_for_bytes()
+            await self._session.pay()
 
     async def _room(self, commands: BeanstalkCommands) -> None:
         """Wait while the client has too many replies to come, or does not read those that have."""

@@ -40,7 +40,7 @@ from qmq.protocols.http.stomp.websocket_pipe import WebSocketPipe
 from qmq.protocols.http.websocket import WebSocketFrames, WebSocketLimits, accept
 from qmq.settings.routing.definitions import VhostDefinitions
 from qmq.verbs.table import needs_of
-from qmq.wire.stomp import Frame, Head, Limits, Version
+from qmq.wire.stomp import Frame, Head, Limits
 
 THREAD_BYTES: Final = 128 << 10
 """A larger batch is parsed in a worker thread. So is an Avro file of any size, because it may be packed. A larger body
@@ -58,9 +58,6 @@ EVENT_STREAM: Final = (
 
 SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Of WebSockets, as clients of STOMP offer them. The version is that of CONNECT, whatever was offered."""
-
-CONTROL_SEND: Final = Frame(Head("SEND", {}, Version.V12), b"", None)
-"""For the rate of a user a control request is a SEND."""
 
 
 class CallContext(WebClientContext, Protocol):
@@ -104,9 +101,8 @@ class WebCalls:
         """Respond to one request, or begin its stream. Raises Refused and ProtocolError for the caller to answer."""
         session = self._session
         if session.allowance.is_limited and route.call not in (Call.SEND, Call.EVENTS):
-            # The others have frames that wait for the rates themselves.
-            sends = [CONTROL_SEND] if route.call is Call.CONTROL else []
-            await self._context.usages.portion(session.allowance, sends, session.bytes_in)
+            # The others have SENDs that wait for the rates themselves. For these rates a control request is a SEND.
+            await session.pay(1 if route.call is Call.CONTROL else 0)
             if session.ending or session.finishing:
                 return
         if (page := self._part.pages.get(route.call)) is not None:

@@ -221,11 +221,11 @@ class ClientSession:
         self.allowance = context.usages.join(self.id, self.principal, address)
         self._client = context.broker.open_session(self.id, context.environment.rng.getrandbits(REPLY_KEY_BITS))
 
-    async def pay_for_bytes(self) -> None:
-        """Wait for the rate of bytes of the client, also for what made no frames."""
+    async def pay(self, sends: int = 0) -> None:
+        """Wait for the rates of the client: of so many SENDs, and of its bytes, also of those that made no frames."""
         if self.allowance.is_limited:
             self.waits_for_slot = True
-            await self._context.usages.portion(self.allowance, [], self.bytes_in)
+            await self._context.usages.pay(self.allowance, sends, self.bytes_in)
             self.waits_for_slot = False
 
     def close_client(self) -> None:

@@ -122,13 +122,19 @@ class Allowance:
         """Of the bytes that were read of this connection so far, the first `bytes_in` were another login's."""
         self._bytes_taken = bytes_in
 
-    def portion(self, frames: Sequence[Command], bytes_in: int, now: float) -> tuple[int, float]:
-        """Take the next portion: how many of `frames` it has, and when they may be decided.
+    def take(self, sends: int, bytes_in: int, now: float) -> float:
+        """Take so many SENDs; returns when they may be decided.
 
         `bytes_in` are all bytes that were read of the client so far. What is new of them is taken, too.
         """
         size = 0 if self._bytes_taken is None else bytes_in - self._bytes_taken
         self._bytes_taken = bytes_in
+        times = [bucket.take(sends, now) for bucket in self.messages if sends]
+        times += [bucket.take(size, now) for bucket in self.bytes if size]
+        return max(times, default=now)
+
+    def portion(self, frames: Sequence[Command]) -> tuple[int, int]:
+        """The next portion: how many of `frames` it has, and how many of these are SENDs."""
         most = min([max(1, one.rate // PORTIONS_PER_SECOND) for one in self.messages], default=len(frames))
         count = sends = 0
         for frame in frames:
@@ -137,9 +143,7 @@ class Allowance:
                     break
                 sends += 1
             count += 1
-        times = [bucket.take(sends, now) for bucket in self.messages if sends]
-        times += [bucket.take(size, now) for bucket in self.bytes if size]
-        return count, max(times, default=now)
+        return count, sends
 
 
 UNLIMITED_SESSION: Final = Allowance()
@@ -203,16 +207,21 @@ class ClientUsages:
         self._changed = trio.Event()
 
     async def portion(self, allowance: Allowance, frames: Sequence[Command], bytes_in: int) -> int:
-        """Wait until the next portion of `frames` may be decided; returns how many these are. See `Allowance.portion`.
+        """Wait until the next portion of `frames` may be decided; returns how many these are. As `pay`."""
+        count, sends = allowance.portion(frames)
+        await self.pay(allowance, sends, bytes_in)
+        return count
+
+    async def pay(self, allowance: Allowance, sends: int, bytes_in: int) -> None:
+        """Wait until so many SENDs may be decided, and until `bytes_in` may have been read. See `Allowance.take`.
 
         If the limits change, or the session is ending, the wait ends.
         """
-        count, at = allowance.portion(frames, bytes_in, trio.current_time())
+        at = allowance.take(sends, bytes_in, trio.current_time())
         buckets = allowance.messages + allowance.bytes
         while trio.current_time() < at and buckets == allowance.messages + allowance.bytes and not allowance.has_ended:
             with trio.move_on_at(at) as allowance.wait:
                 await self._changed.wait()
-        return count
 
     # Inside
 

@@ -484,7 +484,7 @@ async def test_requests_of_all_kinds_wait_for_the_rates_of_their_user(
         assert trio.current_time() - began >= 2.5
 
 
-async def test_a_login_does_not_pay_for_bytes_of_the_one_before(autojump_clock: MockClock) -> None:
+async def test_a_login_does_not_pay_of_the_one_before(autojump_clock: MockClock) -> None:
     async with with_users(user_limits=(UserLimitSettings(user="root", bytes_per_second_max=2048),)).run() as rig:
         client = await dial(rig, user="ann")
         for _ in range(5):
