@@ -28,6 +28,7 @@ from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_fa
 from qmq.model.routing_names import PREFIX
 from qmq.settings.definitions.declare import DeclareContext, declare_queue
 from qmq.settings.definitions.paused_queues import PausedQueues
+from qmq.settings.definitions.policy_sources import policies_of
 from qmq.settings.routing import requests
 from qmq.settings.routing.requests import RoutingRequests
 from qmq.verbs import messages, nodes, queues
@@ -254,6 +255,10 @@ async def _list(context: VerbContext, asked: VerbRequest[Any]) -> ControlRespons
     return await (context.console.respond(asked) if is_page else control.respond(context, asked))
 
 
+async def _policies(context: VerbContext, asked: VerbRequest[Any]) -> Facts:
+    return policies_of(context.settings, context.definitions, context.declared_queues, asked.about)
+
+
 async def _of_console(context: VerbContext, asked: VerbRequest[Any]) -> ControlResponse:
     return await context.console.respond(asked)
 
@@ -278,6 +283,7 @@ RESPOND: Final[dict[str, Callable[[VerbContext, VerbRequest[Any]], Awaitable[Fac
     "links": list_links,
     "retire": _retire,
     "status": control.status,
+    "policies": _policies,
     "list": _list,
     **dict.fromkeys(["count-msgs", "count-subscribers", "list-subscribers", "conditions"], control.respond),
     **dict.fromkeys(["overview", "history", "audit", "rights", "password-hash"], _of_console),

@@ -43,7 +43,7 @@ COMMANDS: Table = {
     "links": ("qmq.cli.admin.connections:links", ""),
     "kick": ("qmq.cli.admin.connections:kick", ""),
     "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
-    "policies": ("qmq.cli.admin.definitions:policies", "List, set and delete the policies of destinations."),
+    "policies": ("qmq.cli.admin.definitions:policies", "List, set, delete and explain the policies of destinations."),
     "schemas": ("qmq.cli.admin.definitions:schemas", "List, show, set and delete the Avro schemas of a mesh."),
     "exchanges": ("qmq.cli.admin.routing:exchanges", "List, declare and delete the exchanges of a mesh."),
     "bindings": ("qmq.cli.admin.routing:bindings", "List, add and delete the bindings of a mesh."),

@@ -73,6 +73,16 @@ class QueuePage(Showing):
         return (self.order or ("asc" if self.sort == "name" else "desc")) == "desc"
 
 
+class ShowPolicies(Showing):
+    """Show which rules apply to a destination, and where each is from.
+
+    A rule is from the declaration of a queue, else from the policy that matches best, else from a setting of the node
+    that answers, or it is a default. Each definition is from a node file, or from a change at run time.
+    """
+
+    form = "policies/queue|topic|fanout|exchange/NAME"
+
+
 class ListSubscribers(Showing):
     """List the subscribers of a destination.
 

@@ -60,6 +60,7 @@ MAY: dict[str, set[str]] = {
     "unbind/queue/own": {ROOT, NIGHT, GRAFANA, APP, ANN, KEEPER, *EACH},
     "bind/exchange/own": {ROOT, NIGHT, GRAFANA, APP, KEEPER, *EACH},
     "unbind/exchange/own": {ROOT, NIGHT, GRAFANA, APP, KEEPER, *EACH},
+    "policies/queue/own": OBSERVERS | {KEEPER, "only observe"},
     "exchanges": OBSERVERS,
     "bindings": OBSERVERS,
     "delete/exchange/e": {ROOT, NIGHT, APP},

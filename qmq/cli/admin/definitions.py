@@ -9,6 +9,7 @@ import click
 from ...definitions.document import differences, document, read_document
 from ...definitions.rabbitmq import ImportTarget
 from ...definitions.rabbitmq_users import clear_passwords
+from ...verbs.lists import ShowPolicies
 from ...wire.avro import read_schema
 from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
@@ -23,7 +24,7 @@ from .request import (
     show_left_behind,
     warn_of_closing,
 )
-from .verb import Asked, change_options
+from .verb import Asked, change_options, verb_command
 
 SECRET: Final = "password_hash"
 
@@ -109,7 +110,7 @@ def diff(file: BinaryIO, node: Endpoint, as_json: bool) -> None:
 
 @click.group
 def policies() -> None:
-    """List, set and delete the policies of destinations.
+    """List, set, delete and explain the policies of destinations.
 
     A change applies on all nodes, without a restart.
     """
@@ -120,6 +121,18 @@ def list_policies(facts: dict[str, Any]) -> None:
     """List the policies, and what they set."""
     rows = [[row["name"], " ".join(f"{k}={_text(v)}" for k, v in row["value"].items())] for row in facts["definitions"]]
     show_table(["PATTERN", "VALUES"], rows)
+
+
+@policies.add_command
+@verb_command(ShowPolicies, name="of")
+def policies_of(asked: Asked) -> None:
+    facts = asked.facts()
+    if asked.as_json:
+        print_json(facts)
+        return
+    for one in facts["definitions"]:
+        click.echo(printable(f"{one['kind']} {one['name']}: from {one['from']}"))
+    show_table(["RULE", "VALUE", "FROM"], [[row["key"], _text(row["value"]), row["from"]] for row in facts["rules"]])
 
 
 @policies.command("set")

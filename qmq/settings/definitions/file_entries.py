@@ -13,7 +13,8 @@ Surprising: to leave an entry out of the file deletes nothing. When it comes bac
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Final
 
@@ -62,15 +63,9 @@ class FileDefinitions:
 
     def check(self, file: NodeSettings) -> None:
         """Raises ConfigError for the first entry that has changed and cannot be applied."""
-        definitions = self._definitions
-        changes, _ = new_entries(file, definitions.table)
-        definitions.expect(changes)
-        try:
-            definitions.check(changes)
-        except Refused as error:
-            raise _mistake(file, error) from error
-        finally:
-            definitions.expect({})
+        changes, _ = new_entries(file, self._definitions.table)
+        with self._expecting(file, changes):
+            self._definitions.check(changes)
 
     async def apply(self, file: NodeSettings, *, is_forced: bool = False) -> int:
         """Apply what has changed in the file, all of it or nothing, or with `is_forced` every entry.
@@ -79,23 +74,27 @@ class FileDefinitions:
         """
         for note in file.notes:
             log.warning("! %s", note)
-        definitions = self._definitions
-        changes, notes = new_entries(file, definitions.table, is_forced=is_forced)
-        definitions.expect(changes)
-        try:
+        changes, notes = new_entries(file, self._definitions.table, is_forced=is_forced)
+        with self._expecting(file, changes):
             # What a peer has applied or deleted is expected no more.
-            definitions.publish()
+            self._definitions.publish()
             if not notes:
                 return 0
             self._log_what_stays(file, changes, notes)
             marked = {key.kind for key in changes if key not in file.old_entries}
-            report = await definitions.change(changes, notes=notes, marked=marked)
+            report = await self._definitions.change(changes, notes=notes, marked=marked)
+        log.info("= definitions of the node file: %d applied, %d have changed", len(changes), report.changed)
+        return report.changed
+
+    @contextmanager
+    def _expecting(self, file: NodeSettings, changes: Changes) -> Iterator[None]:
+        self._definitions.expect(changes)
+        try:
+            yield
         except Refused as error:
             raise _mistake(file, error) from error
         finally:
-            definitions.expect({})
-        log.info("= definitions of the node file: %d applied, %d have changed", len(changes), report.changed)
-        return report.changed
+            self._definitions.expect({})
 
     def _log_what_stays(self, file: NodeSettings, changes: Changes, notes: Changes) -> None:
         """Log for which entries the file does not say what the mesh has."""
@@ -107,6 +106,14 @@ class FileDefinitions:
                     log.warning("! %s is not in the node file any more, and stays defined until it is deleted", key)
             elif noted in keys and keys[noted] in file.old_entries and keys[noted] not in changes:
                 log.warning("! %s of the node file is not applied: the mesh has its own", keys[noted])
+
+
+def source_of(table: DefinitionTable, one: Definition) -> str:
+    """Where a definition is from: what a node file applied has its note in the same change."""
+    for node, note in _memory(table).get(one.key, {}).items():
+        if note.version.origin == one.version.origin and note.version.time_us == one.version.time_us:
+            return f"the node file of {node}"
+    return f"a change on {one.version.origin.node}"
 
 
 def _entries(file: NodeSettings) -> list[tuple[Key, Value]]:

@@ -6,6 +6,7 @@ has no effect on any node, and the condition `bindings-unfit` names it.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
@@ -57,8 +58,9 @@ class RoutingDefinitions:
         self._unread: set[str] = set()
         self._unfit = ConditionGroup(context, UNFIT)
         definitions = context.definitions
-        definitions.kinds[EXCHANGE] = SimpleKind(_checked_exchange, self._exchanges_changed)
-        definitions.kinds[BINDING] = SimpleKind(self._checked_binding, self._bindings_changed, names_destinations=True)
+        definitions.kinds[EXCHANGE] = SimpleKind(_checked_exchange, partial(self._changed, EXCHANGE))
+        changed = partial(self._changed, BINDING)
+        definitions.kinds[BINDING] = SimpleKind(self._checked_binding, changed, names_destinations=True)
         definitions.needs[BINDING] = EXCHANGE
         definitions.authored |= {EXCHANGE, BINDING}
         definitions.fits.append(self._check_fit)
@@ -77,15 +79,8 @@ class RoutingDefinitions:
 
     # Changes
 
-    def _exchanges_changed(self, names: Collection[str]) -> None:
-        self._follow(EXCHANGE, names)
-        self._changed()
-
-    def _bindings_changed(self, names: Collection[str]) -> None:
-        self._follow(BINDING, names)
-        self._changed()
-
-    def _changed(self) -> None:
+    def _changed(self, kind: str, names: Collection[str]) -> None:
+        self._follow(kind, names)
         self._context.rules.generation += 1
         self.report()
 

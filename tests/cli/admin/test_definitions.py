@@ -74,6 +74,20 @@ def test_policies_are_a_table(run: Run) -> None:
     assert result.output.splitlines()[1].split() == [Q, "delivery_limit=5", "dead_letter="]
 
 
+def test_the_rules_of_a_destination_are_a_table_with_their_sources(run: Run) -> None:
+    one = {"kind": "policy", "name": "/queue/*", "value": {"priority": 5}, "from": "the node file of a"}
+    rules = [{"key": "priority", "value": 5, "from": "policy /queue/*"}, {"key": "receipt", "value": None, "from": "x"}]
+    with answers(definitions=[one], rules=rules) as node:
+        result = run("policies", "of", Q, "--at", node.at)
+
+    assert result.output.splitlines()[0] == "policy /queue/*: from the node file of a"
+    assert [line.split() for line in result.output.splitlines()[2:]] == [
+        ["priority", "5", "policy", "/queue/*"],
+        ["receipt", "-", "x"],
+    ]
+    assert run("policies", "of", "jobs").exit_code == 2
+
+
 def test_an_export_can_be_compared_with_a_file(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
     with answers(document=FILE) as node:
