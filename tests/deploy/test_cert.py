@@ -1,8 +1,10 @@
 """`qmq cert`: authorities, certificates of nodes and clients, their renewal, and a new authority."""
 
 import json
+import socket
 import ssl
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,3 +234,26 @@ def test_the_authority_of_clients_rolls_over_by_itself(run: Run, mesh: Path) -> 
 
     a, ann = mesh / "a" / "node.pem", mesh / "clients" / "ann.pem"
     assert shown(a, mesh / "a" / "clients-ca.pem", ann, mesh / "clients" / "ca.pem") == ["a", "127.0.0.1"]
+
+
+def test_show_asks_listeners_for_what_they_use_now(run: Run, mesh: Path) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(mesh / "a" / "node.pem", mesh / "a" / "node.key")
+    at = f"127.0.0.1:{listening.getsockname()[1]}"
+
+    def serve() -> None:
+        connected, _ = listening.accept()
+        with server.wrap_socket(connected, server_side=True) as secured:
+            secured.recv(1)
+
+    with listening, ThreadPoolExecutor() as threads:
+        served = threads.submit(serve)
+        done = run("cert", "show", "--at", at, "--json", "--dir", str(mesh))
+        served.result()
+
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)
+    assert (row["address"], row["names"], row["use"]) == (at, ["a", "127.0.0.1"], "node")
+    silent = run("cert", "show", "--at", at, "--dir", str(mesh))
+    assert (silent.exit_code, silent.stderr) == (1, f"qmq: {at}: Connection refused\n")

@@ -3,6 +3,8 @@
 The keys of the authorities stay in one folder, on no host of the mesh. All is done in `qmq.deploy`.
 """
 
+import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ...address import Address
 from ...config import load_node
-from ..options import FILE, FOLDER, json_option
+from ..options import FILE, FOLDER, json_option, read_address_list
 from ..output import Failed, counted, print_json, show_table
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ DAYS_MAX = 36500
 AUTHORITY_DAYS = 3650
 DAYS = 365
 RENEW_WITHIN_DAYS = 30
+HANDSHAKE_SECONDS = 10.0
 
 folder_option = click.option(
     "--dir", "path", type=FOLDER, default=".", help="The folder of the mesh.  [default: this directory]"
@@ -96,9 +100,23 @@ def client(name: str, path: Path, days: int) -> None:
 @click.argument("files", nargs=-1, type=FILE)
 @folder_option
 @click.option("--config", "config_file", type=FILE, help="Show what this node file names instead.")
+@click.option(
+    "--at",
+    "addresses",
+    metavar="HOST:PORT,...",
+    callback=read_address_list,
+    help="Show what nodes show to clients at these addresses instead: all listeners with TLS, no login.",
+)
 @click.option("--within", type=click.IntRange(0), metavar="DAYS", help="Exit code 1 if one of them ends within DAYS.")
 @json_option
-def show(files: tuple[Path, ...], path: Path, config_file: Path | None, within: int | None, as_json: bool) -> None:
+def show(
+    files: tuple[Path, ...],
+    path: Path,
+    config_file: Path | None,
+    addresses: list[Address] | None,
+    within: int | None,
+    as_json: bool,
+) -> None:
     """Show what certificates are for, and when they end.
 
     Without FILES these are all certificates in the folder of the mesh. A node reports those that end within 14 days
@@ -108,20 +126,30 @@ def show(files: tuple[Path, ...], path: Path, config_file: Path | None, within: 
     from qmq.deploy.certificates import certificates_in, facts_of
     from qmq.deploy.writing import parsed
 
-    wanted = list(files) or _files_of(config_file) or sorted(path.glob("*/*.pem"))
-    if not wanted:
-        raise Failed(f"{path}: no certificates in its folders")
+    silent: list[str] = []
+    shown: list[tuple[str, bytes]] = []
+    for address in addresses or ():
+        try:
+            shown.append((str(address), _shown_at(address)))
+        except OSError as error:
+            silent.append(f"{address}: {error.strerror or error}")
+    if addresses is None:
+        wanted = list(files) or _files_of(config_file) or sorted(path.glob("*/*.pem"))
+        if not wanted:
+            raise Failed(f"{path}: no certificates in its folders")
+        shown = [(str(file), one) for file in wanted for one in parsed(file, certificates_in)]
     now = datetime.now(UTC)
-    found = [(file, facts_of(one, now)) for file in wanted for one in parsed(file, certificates_in)]
+    found = [(place, facts_of(one, now)) for place, one in shown]
     if as_json:
-        print_json([{"file": str(file), **asdict(facts)} for file, facts in found])
+        print_json([{"file" if addresses is None else "address": place, **asdict(one)} for place, one in found])
     else:
         rows = [
-            [str(file), one.use, ", ".join(one.names) or one.subject, one.ends[:10], one.days_left]
-            for file, one in found
+            [place, one.use, ", ".join(one.names) or one.subject, one.ends[:10], one.days_left] for place, one in found
         ]
-        show_table(["FILE", "USE", "NAMES", "ENDS", "DAYS"], rows)
-    ending = [file for file, facts in found if within is not None and facts.days_left <= within]
+        show_table(["FILE" if addresses is None else "ADDRESS", "USE", "NAMES", "ENDS", "DAYS"], rows)
+    if silent:
+        raise Failed("; ".join(silent))
+    ending = [place for place, facts in found if within is not None and facts.days_left <= within]
     if ending:
         raise Failed(f"{counted(len(ending), 'certificate')} with an end in the next {within} days")
 
@@ -178,6 +206,14 @@ def rollover(step: str, of_clients: bool, path: Path, mesh: str, days: int) -> N
         folder.end_rollover(stem)
     then = f"; when all have it: qmq cert renew --all --dir {path}" if step == "begin" else ""
     click.echo(f"{stem}.pem has changed in all folders: copy it to the hosts, and reload each node{then}")
+
+
+def _shown_at(address: Address) -> bytes:
+    """The certificate of a listener, which is not checked: it may have expired. Raises OSError, as SSLError is one."""
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(address, HANDSHAKE_SECONDS) as connected, tls.wrap_socket(connected) as secured:
+        return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"").encode()
 
 
 def _files_of(config_file: Path | None) -> list[Path]:
