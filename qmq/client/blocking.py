@@ -8,20 +8,23 @@ import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import update_wrapper
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
 
 from qmq.client.client import Client as Calls
 from qmq.client.client import Statistics as Statistics
 from qmq.client.core.encode import Headers
 from qmq.client.core.feed import Delivered, Feed
+from qmq.client.message import Message as AwaitedMessage
 from qmq.client.message import MessageContent
 from qmq.client.message import Receipt as Receipt
 from qmq.client.options import ConnectOptions, ConnectPlan, SubscribeOptions, new_feed, plan
 from qmq.client.styles import wrong_style
 from qmq.client.subscription import Reading
+from qmq.client.subscription import Subscription as AwaitedSubscription
 from qmq.client.threads import ThreadRunner
 from qmq.client.transaction import Collection
+from qmq.client.transaction import Transaction as AwaitedTransaction
 from qmq.errors import NotConnected
 
 P = ParamSpec("P")
@@ -40,6 +43,20 @@ def _blocking(
     return blocking
 
 
+def _documented_as(original: type[Any]) -> Callable[[type[T]], type[T]]:
+    """Gives the methods of a class the docstrings of those that are awaited."""
+
+    def documented(blocking: type[T]) -> type[T]:
+        for name, value in vars(blocking).items():
+            if isinstance(value, FunctionType) and value.__doc__ is None:
+                awaited = getattr(original, name.replace("__", "__a", 1), None) or getattr(original, name)
+                value.__doc__ = awaited.__doc__
+        return blocking
+
+    return documented
+
+
+@_documented_as(Calls)
 class Client:
     """Made by `connect`; all of it may be used by several threads at once."""
 
@@ -63,25 +80,20 @@ class Client:
         steps = self.calls.request_delivery(destination, body, headers, timeout_seconds=timeout_seconds, retry=retry)
         return Message(self, self.runner.call(steps), False)
 
-    request.__doc__ = Calls.request.__doc__
-
     def subscribe(
         self, destination: str, *, confirm: bool = False, **options: Unpack[SubscribeOptions]
     ) -> "Subscription":
         return Subscription(self, new_feed(self.calls.core.client_id, destination, **options), confirm)
 
-    subscribe.__doc__ = Calls.subscribe.__doc__
-
     def transaction(self, *, timeout_seconds: float = math.inf) -> "Transaction":
         return Transaction(self, timeout_seconds)
-
-    transaction.__doc__ = Calls.transaction.__doc__
 
     def statistics(self) -> Statistics:
         with self.runner.lock:
             return self.calls.statistics()
 
 
+@_documented_as(AwaitedMessage)
 class Message(MessageContent):
     """As `qmq.client.Message`, with `with message`."""
 
@@ -117,6 +129,7 @@ class Message(MessageContent):
                 self._client.calls.schedule_settle(self.delivery, kind is None)
 
 
+@_documented_as(AwaitedSubscription)
 class Subscription(Reading):
     """As `qmq.client.Subscription`, with `with` and `for`."""
 
@@ -156,6 +169,7 @@ class Subscription(Reading):
         return Message(self._blocking, delivery, self._confirm)
 
 
+@_documented_as(AwaitedTransaction)
 class Transaction(Collection):
     """As `qmq.client.Transaction`, with `with`."""
 

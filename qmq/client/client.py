@@ -178,6 +178,7 @@ class Client:
         return Transaction(self, timeout_seconds)
 
     def statistics(self) -> Statistics:
+        """This moment, as a frozen snapshot."""
         core, runner = self.core, self.runner
         return Statistics(
             node=None if runner.address is None else str(runner.address),

@@ -57,6 +57,7 @@ class Collection:
         self.hold(message, False)
 
     def hold(self, message: MessageContent, is_ack: bool) -> None:
+        """Add an ACK or a NACK."""
         if self._client.core.hold(message.delivery):
             self._settles.append((message.delivery, is_ack))
 

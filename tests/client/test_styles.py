@@ -448,10 +448,13 @@ def test_a_style_imports_no_event_loop_of_another(module: str, others: str) -> N
 
 
 @pytest.mark.parametrize("name", ["Client", "Message", "Subscription", "Transaction"])
-def test_what_is_awaited_in_one_style_has_the_same_arguments_where_it_blocks(name: str) -> None:
+def test_what_is_awaited_in_one_style_has_the_same_arguments_and_words_where_it_blocks(name: str) -> None:
     one, other = getattr(qmq.client, name), getattr(qmq.client.blocking, name)
     awaited = {call for call, value in vars(one).items() if call[0] != "_" and inspect.iscoroutinefunction(value)}
 
     for call in awaited - {"commit", "leave", "request_delivery"}:
         here, there = (list(inspect.signature(getattr(side, call)).parameters) for side in (one, other))
         assert here == there, f"{name}.{call}"
+        assert inspect.getdoc(getattr(one, call)) == inspect.getdoc(getattr(other, call))
+    undocumented = {call for call, value in vars(other).items() if call[0] != "_" and not inspect.getdoc(value)}
+    assert undocumented == set()
