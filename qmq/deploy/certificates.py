@@ -7,6 +7,7 @@ The caller says what time it is. This needs `cryptography`, which only the extra
 """
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -63,7 +64,10 @@ def new_authority(title: str, days: int, now: datetime) -> Pair:
 
 
 def issue(authority: Pair, name: str, others: Sequence[str], days: int, now: datetime, *, for_node: bool) -> Pair:
-    """A certificate of `name`, which is also its first DNS name. `others` are DNS names and IP addresses of it."""
+    """A certificate of `name`, which is also its first DNS name. `others` are DNS names and IP addresses of it.
+
+    Raises ValueError for one that is neither.
+    """
     names = list(dict.fromkeys([name, *others]))
     alternatives = x509.SubjectAlternativeName([_alternative(one) for one in names])
     return _issue(authority, _name(name), alternatives, FOR_NODE if for_node else FOR_CLIENT, days, now)
@@ -176,4 +180,11 @@ def _alternative(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
-        return x509.DNSName(name.encode("idna").decode())
+        pass
+    try:
+        text = name.encode("idna").decode()
+    except UnicodeError:
+        text = ""
+    if not re.fullmatch(r"[A-Za-z0-9*@._-]+", text):
+        raise ValueError(f"{name!r} is no host name and no address")
+    return x509.DNSName(text)

@@ -27,7 +27,7 @@ CLIENTS: Final = "clients"
 OF_NODES: Final = "ca"
 OF_CLIENTS: Final = "clients-ca"
 NODE_PEM: Final = "node.pem"
-CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 """Of a certificate: its common name, and its DNS name."""
 
 
@@ -55,7 +55,7 @@ class MeshFolder:
                 raise ConfigError(
                     [f"{other}: one certificate must not name both nodes, {other.parent.name} and {name}"]
                 )
-        issued = certificates.issue(self._signing(OF_NODES), name, addresses, days, self._now, for_node=True)
+        issued = self._issue(OF_NODES, name, addresses, days)
         made = self._write_pair(self.path / name / "node", issued)
         self._spread()
         return made
@@ -63,8 +63,8 @@ class MeshFolder:
     def make_client(self, name: str, days: int) -> list[Path]:
         """A certificate with which a client logs in as the user `name`."""
         if not CLIENT_NAME.fullmatch(name):
-            raise ConfigError([f"{name!r} must be 1 to 64 letters, digits, and -._@"])
-        issued = certificates.issue(self._signing(OF_CLIENTS), name, [], days, self._now, for_node=False)
+            raise ConfigError([f"{name!r} must be 1 to 63 letters, digits, and -._@"])
+        issued = self._issue(OF_CLIENTS, name, [], days)
         made = self._write_pair(self.path / CLIENTS / name, issued)
         self._spread()
         return made
@@ -114,6 +114,13 @@ class MeshFolder:
             raise ConfigError(old)
         replace(file, known[-1])
         self._spread()
+
+    def _issue(self, stem: str, name: str, others: list[str], days: int) -> Pair:
+        signing = self._signing(stem)
+        try:
+            return certificates.issue(signing, name, others, days, self._now, for_node=stem == OF_NODES)
+        except ValueError as error:
+            raise ConfigError([str(error)]) from error
 
     def _new_authority(self, stem: str, mesh: str, days: int) -> Pair:
         of = "nodes" if stem == OF_NODES else "clients"

@@ -30,6 +30,7 @@ def side(purpose: ssl.Purpose, pair: Path, ca: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(purpose, cafile=str(ca))
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # as by default from Python 3.13 on
     context.load_cert_chain(pair, pair.with_suffix(".key"), partial(no_password, pair))
     return context
 
@@ -89,7 +90,9 @@ def test_nothing_is_overwritten(run: Run, mesh: Path, words: list[str]) -> None:
     [
         (["node", "A B"], "'A B' is no name of a node"),
         (["node", "clients"], "'clients' is no name of a node"),
-        (["client", "../ann"], "'../ann' must be 1 to 64 letters, digits, and -._@"),
+        (["client", "../ann"], "'../ann' must be 1 to 63 letters, digits, and -._@"),
+        (["client", "a..b"], "'a..b' is no host name and no address"),
+        (["node", "c", "--address", "two words"], "'two words' is no host name and no address"),
         (["node", "c", "--address", "b"], "one certificate must not name both nodes, b and c"),
     ],
 )
