@@ -154,7 +154,7 @@ def _section_of_architecture(title: str) -> str:
 
 
 def test_every_task_that_a_node_starts_is_on_the_page_of_architecture() -> None:
-    started = re.findall(r"\.start(?:_soon)?\(self\.(?:mesh_parts\.)?(\w+)\.run\b", SOURCES[ROOT / "qmq/node/node.py"])
+    started = re.findall(r"\.start(?:_soon)?\(self\.(?:\w+\.)?(\w+)\.run\b", SOURCES[ROOT / "qmq/node/node.py"])
     text = _section_of_architecture("Tasks")
     named = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
 

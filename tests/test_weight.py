@@ -54,7 +54,8 @@ def weights() -> Counter[str]:
 def kinds() -> dict[str, int]:
     """How many there are of what each costs a reader of the whole."""
     tasks = re.findall(
-        r"\.start(?:_soon)?\(self\.(?:mesh_parts\.)?(\w+)\.run\b", (ROOT / "qmq/node/node.py").read_text("utf-8")
+        r"\.start(?:_soon)?\(self\.(?:\w+\.)?(\w+)\.run\b",
+        (ROOT / "qmq/node/node.py").read_text("utf-8"),
     )
     return {
         "kinds of requests between nodes": len(CALLS.kinds) + sum(len(one.requests) for one in declarations()),

@@ -17,13 +17,12 @@ from qmq.broker.consumers.outcome import TURN_COST, Outcome
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.paging.pager import PAGE_MESSAGES, page_limit
 from qmq.broker.selectors import compile_selector, select_within
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.checkpoint.queue_pager import FAR_US, QueuePager
+from qmq.engine.checkpoint.queue_pager import FAR_US
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Committing, Engine, Reporting
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Count, Facts, Text
 from qmq.model.dots import Dot
-from qmq.record_codec import Replay
 from qmq.settings.definitions.live import LiveDefinitions
 from qmq.storage.format.forgotten_record import pack_forgotten
 from qmq.storage.format.queue_store import QueueHead
@@ -41,10 +40,8 @@ UNKNOWN: Final[Facts] = {"known": False}
 
 
 class BulkContext(Engine, Committing, Reporting, Protocol):
-    checkpoints: Checkpoints
+    engine: EngineParts
     definitions: LiveDefinitions
-    queue_pager: QueuePager
-    replay: Replay
 
 
 class BulkJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,7 +123,7 @@ class _Run:
         await context.flushed()
         # What is not in memory is in the store: then a queue that is empty, say, costs no checkpoint.
         known = context.broker.queues.by_name.get(job.queue)
-        is_up = known is None or not known.held or await context.checkpoints.bring_up()
+        is_up = known is None or not known.held or await context.engine.checkpoints.bring_up()
         head = await context.environment.run_blocking(self._head)
         self.is_known = head is not None or job.queue in context.broker.queues.by_name
         if head is not None:
@@ -156,17 +153,19 @@ class _Run:
         after: Dot | None = None
         exact = 0
         while not self._is_over:
-            async with context.queue_pager.load_lock:
+            async with context.engine.pager.load_lock:
                 rows = await context.environment.run_blocking(
                     context.served_rows().page, queue, priority, after, FAR_US, limit, exact
                 )
-                context.check_damage()
-                messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
+                context.engine.damage.check()
+                messages = [
+                    message for row in rows if (message := context.engine.replay.message_of_row(row)) is not None
+                ]
                 await self._settle([message for message in messages if self._is_covered(message)])
             await context.flushed()
             if self._uncheckpointed >= CHECKPOINT_MESSAGES:
                 self._uncheckpointed = 0
-                await context.checkpoints.bring_up()
+                await context.engine.checkpoints.bring_up()
             if len(rows) < limit:
                 return
             after, exact = rows[-1].dot, rows[-1].exact

@@ -24,6 +24,7 @@ from qmq.broker import fanout_deletion
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Retain
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Committing, Engine
 from qmq.engine.runtime.log_events import about
 from qmq.errors import Refused
@@ -38,7 +39,7 @@ log = logging.getLogger("qmq.node")
 class DeletionContext(Protocol):
     system: SystemTopics
 
-    def schedule_checkpoint(self) -> None: ...
+    engine: EngineParts
 
 
 class DeleteContext(Engine, Committing, Protocol):
@@ -92,7 +93,7 @@ def note_deletions(context: DeletionContext, deletions: list[Deletion]) -> None:
         extra = about("fanout-deleted", destination=one.destination, by=by)
         log.info("= %s was deleted on node %s", one.destination, by, extra=extra)
         context.system.note("fanout-deleted", destination=one.destination, by=by)
-    context.schedule_checkpoint()
+    context.engine.checkpoints.schedule()
 
 
 class QueueDeletionContext(Protocol):

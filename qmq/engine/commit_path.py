@@ -67,7 +67,7 @@ class PeerDeliveries(Protocol):
 
 
 class CommitPath:
-    """From a decision to all parts that it concerns; see `Committing` and `JournalTail` in the contexts."""
+    """From a decision to all parts that it concerns; see `Committing` in the contexts."""
 
     def __init__(
         self,

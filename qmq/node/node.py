@@ -64,7 +64,7 @@ class Node(NodeParts):
         recovered = self.store.recovered
         for message in in_words(recovered.quarantined):
             self.add_event("quarantine", message)
-        self.check_damage()
+        self.engine.damage.check()
         self.routing.report()
         self.schemas.follow()
         if recovered.lost_positions:
@@ -95,7 +95,7 @@ class Node(NodeParts):
                 nursery.start_soon(self.mesh_parts.quarantine_restore.run)
                 nursery.start_soon(self.mesh_parts.adoption.run)
                 nursery.start_soon(self.mesh_parts.clock_check.run)
-                nursery.start_soon(self.queue_count.run)
+                nursery.start_soon(self.engine.queue_count.run)
                 async with trio.open_nursery() as serving:
                     self.mesh_parts.incarnation_gc.wake()
                     if not self.mesh.is_alone:

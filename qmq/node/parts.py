@@ -141,13 +141,10 @@ class NodeParts(NodeServices):
         self.flushed = path.flushed
         self.received_vector = path.received_vector
         self.durable_vector = path.durable_vector
-        self.committed_end = path.committed_end
         self.commits = engine.commits
         self.queue_pager = engine.pager
         self.deadline_timer = engine.deadlines
-        self.queue_count = engine.queue_count
         self.checkpoints = engine.checkpoints
-        self.check_damage = engine.damage.check
         self.deleted_queues = DeletedQueues(self)
         self.rules = self.policies.gateway_rules(self.routing.table)
         self.protocols = Protocols(self)
@@ -185,7 +182,6 @@ class NodeParts(NodeServices):
 
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
-        self.recent_settles = self.engine.recent_settles
         self.caches = HeadCaches()
         self.wire_limits = wire_limits(self.limits)
         self.admission = Admission(self.limits)
@@ -223,8 +219,6 @@ class NodeParts(NodeServices):
         )
         self.fanout_subscribers = parts.fanout_subscribers
         self.journal_reads = parts.journal_reads
-        self.dispatcher = parts.dispatcher
-        self.flush = self.dispatcher.flush
 
     def _build_others(self) -> None:
         """What operators command, and what follows decisions."""
@@ -243,7 +237,6 @@ class NodeParts(NodeServices):
         clients = self.sessions, self.traffic, self.memory_budget, self.buffers
         self.facts_reader = FactsReader(identity, self.broker, self.store, self.commits, self.checkpoints, *clients)
         self.console = ConsoleRequests(self)
-        self.schedule_checkpoint = self.checkpoints.schedule
 
     def _follow_decisions(self) -> None:
         path = self.commit_path
@@ -264,7 +257,7 @@ class NodeParts(NodeServices):
         )
 
     def after_delivery(self, session: int, do: Callable[[], None]) -> None:
-        self.dispatcher.selecting.after_delivery(session, do)
+        self.delivery.dispatcher.selecting.after_delivery(session, do)
 
     # What parts need of the node
 

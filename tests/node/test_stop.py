@@ -113,7 +113,7 @@ async def amid_a_checkpoint(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await client.send(send("/queue/q", "short-lived", "r", ttl="5000"))
     await client.receipt()
     begun = slow_checkpoints(rig.alive, monkeypatch, seconds=20.0)
-    rig.alive.schedule_checkpoint()
+    rig.alive.engine.checkpoints.schedule()
     await begun.wait()
     await client.send(send("/queue/q", "kept", "r"))
     await client.receipt()

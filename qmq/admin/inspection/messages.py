@@ -22,7 +22,7 @@ from qmq.broker.messages.message import Message
 from qmq.broker.selectors import properties_of
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.checkpoint.queue_pager import FAR_US
-from qmq.engine.commit.recent_settles import RecentSettles
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import AdminQuery, Count, Facts, Row, Text
@@ -87,7 +87,7 @@ class WhereaboutsCall(AdminQuery[Whereabouts], frozen=True):
 
 class MessagesContext(Engine, Committing, MeshPeers, Reporting, Protocol):
     checkpoints: Checkpoints
-    recent_settles: RecentSettles
+    engine: EngineParts
     replay: Replay
     sessions: dict[int, ClientSession]
 
@@ -176,7 +176,7 @@ async def _queue_messages(context: MessagesContext, queue: str, found: _Page, of
         while not found.is_full:
             page = partial(store.queues.page, node, queue, priority, after, FAR_US, limit, exact)
             rows = await context.environment.run_blocking(page)
-            context.check_damage()
+            context.engine.damage.check()
             for row in rows:
                 message = context.replay.message_of_row(row)
                 if message is not None and not broker.queues.paging.is_settled(queue, row.dot):
@@ -250,7 +250,7 @@ def whereabouts(context: MessagesContext, call: WhereaboutsCall) -> Whereabouts:
     settled_by: dict[str, list[Row]] = {}
     for record in call.records[:RECORDS_MAX]:
         its = _dot_of(record)
-        found = context.recent_settles.by(its.sequence) if its.origin == context.origin else []
+        found = context.engine.recent_settles.by(its.sequence) if its.origin == context.origin else []
         if found:
             settled_by[record] = found
     return Whereabouts(context.durable_vector().get(dot.origin, 0) >= dot.sequence, consumers, settled_by)

@@ -9,12 +9,10 @@ from typing import Any, Protocol
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.messages.message import Message
 from qmq.config import NodeSettings
 from qmq.environment import Environment
 from qmq.model.dots import Origin, Vector
 from qmq.model.members import Membership
-from qmq.storage.format.record import Record
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 
@@ -64,22 +62,6 @@ class Committing(Protocol):
         """What the journal has on disk."""
 
 
-class JournalTail(Protocol):
-    """The end of the journal, for readers that follow it."""
-
-    def committed_end(self) -> int:
-        """Journal position up to which everything is delivered."""
-
-    async def journal_grew(self, position: int) -> None:
-        """Wait until something beyond `position` is delivered."""
-
-    def message_of(self, origin: Origin, record: Record) -> Message | None:
-        """A fanout record as a message."""
-
-    def flush(self) -> None:
-        """Send what was put into outboxes."""
-
-
 class Noting(Protocol):
     """Events for the subscribers of `/system/events`."""
 
@@ -100,9 +82,6 @@ class Reporting(Protocol):
 
     def add_event(self, code: str, message: str) -> None:
         """Something has happened."""
-
-    def check_damage(self) -> None:
-        """Report damage that readers have met, and schedule its repair."""
 
 
 class Tasks(Protocol):

@@ -159,10 +159,10 @@ class JobChanges:
         queues = context.broker.queues
         if dot.sequence not in queues.owned.by_origin.get(dot.origin, {}):
             await context.flushed()
-            await context.checkpoints.bring_up()
+            await context.engine.checkpoints.bring_up()
         await context.slot(asks=True)
         # No checkpoint ends between the reading of a row and its settlement.
-        async with context.queue_pager.load_lock:
+        async with context.engine.pager.load_lock:
             one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._finder.row(dot)
             if one is None or dot.origin.node not in queues.owned.serves:
                 return False
@@ -201,15 +201,15 @@ class JobChanges:
     async def _kick_delayed(self, queue: str, most: int) -> int | None:
         context = self._context
         await context.flushed()
-        await context.checkpoints.bring_up()
+        await context.engine.checkpoints.bring_up()
         await context.slot(asks=True)
         bulk = context.broker.bulk_settlement
-        async with context.queue_pager.load_lock:
+        async with context.engine.pager.load_lock:
             now_us = context.environment.now_us()
             rows = await context.environment.run_blocking(context.served_rows().due, queue, now_us, FAR_US, most)
             if context.broker.queues.held:
                 return None
-            messages = [message for row in rows if (message := context.replay.message_of_row(row)) is not None]
+            messages = [message for row in rows if (message := context.engine.replay.message_of_row(row)) is not None]
             out = Outcome(now_us=context.environment.now_us())
             done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]
             bulk.finish(queue, out)

@@ -117,9 +117,9 @@ class JobFinder:
         """The body of a message of any node, from the store; None if it is not here."""
         context = self._context
         await context.flushed()
-        await context.checkpoints.bring_up()
+        await context.engine.checkpoints.bring_up()
         rows = await self._rows(dot)
-        message = context.replay.message_of_row(rows[0]) if rows else None
+        message = context.engine.replay.message_of_row(rows[0]) if rows else None
         return None if message is None else message.body
 
     # What this node serves
@@ -129,7 +129,7 @@ class JobFinder:
         queues = self._context.broker.queues
         if message is None and queues.owned.has_stored:
             await self._context.flushed()
-            await self._context.checkpoints.bring_up()
+            await self._context.engine.checkpoints.bring_up()
             message = await self._stored(job)
             if message is None:
                 await self._aliases.search()
@@ -166,7 +166,7 @@ class JobFinder:
         rows = await self._rows(dot)
         for row in rows:
             if not queues.paging.is_settled(row.queue, dot):
-                return context.replay.message_of_row(row)
+                return context.engine.replay.message_of_row(row)
         return None
 
     async def _rows(self, dot: Dot) -> list[QueueRow]:
@@ -212,11 +212,11 @@ class JobFinder:
         if queue is None and not queues.owned.has_stored:
             return None
         await context.flushed()
-        await context.checkpoints.bring_up()
+        await context.engine.checkpoints.bring_up()
         rows = await context.environment.run_blocking(
             partial(self._first_rows, name, context.environment.now_us(), is_delayed=state is JobState.DELAYED)
         )
-        messages = [one for row in rows if (one := context.replay.message_of_row(row)) is not None]
+        messages = [one for row in rows if (one := context.engine.replay.message_of_row(row)) is not None]
         for one in context.broker.bulk_settlement.waiting(name, messages):
             found = self._waiting(one)
             if found.state is state:

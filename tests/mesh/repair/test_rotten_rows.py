@@ -62,7 +62,7 @@ def queued(node: Node, origin: Origin, queue: str = JOBS) -> list[bytes]:
 def meet_damage(node: Node, origin: Origin) -> None:
     """Somebody reads its rows."""
     standing(node, origin)
-    node.check_damage()
+    node.engine.damage.check()
 
 
 def codes(node: Node) -> Collection[str]:
@@ -147,7 +147,7 @@ async def test_a_damaged_message_is_not_reported_as_settled_to_a_peer(autojump_c
         known = b.store.repair_source.known_of([dot, Dot(dot.origin, dot.sequence + 1000)], {})
 
         assert known.done == []
-        b.check_damage()
+        b.engine.damage.check()
         mesh.heal("a", "b")
         await eventually(lambda: b.mesh_parts.row_repair.repaired == 1 and not b.store.missing_ranges())
 

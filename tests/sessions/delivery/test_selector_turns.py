@@ -297,7 +297,7 @@ async def test_sender_is_not_read_before_what_it_set_off_is_delivered(autojump_c
         await sender.send(send("/topic/none", "", "next"))
         await sender.receipt()
 
-        assert not rig.alive.dispatcher.selecting.behind
+        assert not rig.alive.delivery.dispatcher.selecting.behind
         assert [await client.messages(1) for client in clients] == [[b"1"]] * 20
 
 
@@ -306,7 +306,9 @@ async def test_connection_that_set_much_off_and_left_keeps_its_place_until_that_
 ) -> None:
     async with Rig(limits={"connections_max": 1}).run() as rig:
         waiting: list[Callable[[], None]] = []
-        monkeypatch.setattr(rig.alive.dispatcher.selecting, "after_delivery", lambda session, do: waiting.append(do))
+        monkeypatch.setattr(
+            rig.alive.delivery.dispatcher.selecting, "after_delivery", lambda session, do: waiting.append(do)
+        )
         sender = await rig.connect()
 
         sender.pipe.close()
