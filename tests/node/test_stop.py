@@ -197,7 +197,7 @@ async def test_a_hang_up_ends_a_node_that_has_no_files_to_read_again(autojump_cl
         yield signal.SIGHUP
 
     async with Rig().run() as rig:
-        await main._obey_signals(rig.alive, signals(), None, reload_first=False)
+        await main._obey_signals(rig.alive, signals(), main.ServiceManager({}), None, reload_first=False)
 
         await rig.alive.ended.wait()
 
