@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 REPLY_PREFIX = "/reply-queue/"
 """Of the addresses that nodes write into `reply-to`."""
+GENERATED = "amq.gen-"
+"""Of queues that a node has named for one client of AMQP, behind `/queue/` and the virtual host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,17 +138,23 @@ class Client:
     ) -> bool:
         """Answer `message`: send `body` to its `reply-to`, with its `correlation-id` (or its id, when it has none).
 
-        True when the node has taken the answer, False when no client waits for it. Otherwise as `send`; raises
+        True when the node has taken the answer, False when no client waits for it: it has left, or its queue,
+        which AMQP named for it, has ended. `mandatory:true` in `headers` says the same of queues with other names; else
+        such a queue is made again and keeps the answer. Otherwise as `send`; raises
         ValueError when the message asks for no answer.
         """
         address = message.headers.get("reply-to")
         if not address:
             raise ValueError("the message has no reply-to: it asks for no answer")
         given = {"correlation-id": message.headers.get("correlation-id", message.id), **(headers or {})}
+        if GENERATED in address:
+            given.setdefault("mandatory", "true")
         try:
             await self.send(address, body, given, timeout_seconds=timeout_seconds)
         except Refused as refused:
-            if refused.code == "unknown-destination" and address.startswith(REPLY_PREFIX):
+            if refused.code == "unroutable" or (
+                refused.code == "unknown-destination" and address.startswith(REPLY_PREFIX)
+            ):
                 return False
             raise
         return True

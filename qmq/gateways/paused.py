@@ -24,6 +24,8 @@ class PauseReason(Enum):
     """The first frame is a SEND or COMMIT whose messages the mesh may have: see `Repeats`."""
     BINDING = "binding"
     """The first frame is a SUBSCRIBE that needs `bound` to be declared, or an UNSUBSCRIBE that deletes it."""
+    QUEUE = "queue"
+    """The first frame is a SEND that is mandatory, to a `queue` of which this node knows nothing."""
     BEGINNING = "beginning"
     """The first frame is a SUBSCRIBE that begins a durable subscription at `start`, which the log must find."""
 
@@ -31,7 +33,7 @@ class PauseReason(Enum):
 class Paused:
     """`frames` are those that are not decided. `keys` are the dedup ids that peers must be asked about first."""
 
-    __slots__ = ("bound", "frames", "keys", "reason", "start")
+    __slots__ = ("bound", "frames", "keys", "queue", "reason", "start")
 
     def __init__(
         self,
@@ -40,10 +42,12 @@ class Paused:
         keys: Sequence[bytes] = (),
         bound: BoundQueue | None = None,
         start: tuple[str, StartAt] | None = None,
+        queue: str = "",
     ) -> None:
         self.reason = reason
         self.frames = frames
         self.keys = keys
         self.bound = bound
+        self.queue = queue
         self.start = start
         """The fanout, and where in its log."""

@@ -18,6 +18,7 @@ from qmq.broker.messages.send_options import check_options
 from qmq.broker.send_limits import check_copies_count
 from qmq.errors import Refused
 from qmq.gateways.copies import (
+    MANDATORY,
     ROUTING_KEYS,
     bound_copies,
     destination_with,
@@ -52,6 +53,7 @@ class SendPlan:
         "generation",
         "is_bounded",
         "is_early",
+        "is_mandatory",
         "is_retry",
         "key",
         "level",
@@ -69,6 +71,7 @@ class SendPlan:
         *,
         is_retry: bool = False,
         is_early: bool = False,
+        is_mandatory: bool = False,
         check_body: BodyCheck | None = None,
     ) -> None:
         self.envelope = envelope
@@ -81,12 +84,15 @@ class SendPlan:
         self.is_retry = is_retry
         # In a transaction: whether its receipt does not wait for COMMIT.
         self.is_early = is_early
+        self.is_mandatory = is_mandatory
+        """Whether it is refused if its queue does not exist."""
         self.key = envelope.key
         self.likeness: object | None = None
         # Whether nothing but its destination decides about it, so that many can be sent as one (`Broker.send_run`).
         self.may_run = (
             transaction is None
             and check_body is None
+            and not is_mandatory
             and envelope.key is None
             and not envelope.copies
             and not envelope.retain
@@ -111,6 +117,7 @@ class SendPlan:
             self.generation,
             self.level,
             is_early=self.is_early,
+            is_mandatory=self.is_mandatory,
             check_body=self.check_body,
         )
 
@@ -295,6 +302,7 @@ class SendPlans:
             level,
             is_retry=is_retry,
             is_early=is_early,
+            is_mandatory=kind is DestinationKind.QUEUE and is_said(headers, MANDATORY),
             check_body=None if rules.body_check is None else _body_check(rules.body_check, named, headers),
         )
         # A name of a message means another one in the session of another user; further keys need rights of their own.

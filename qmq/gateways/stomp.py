@@ -103,6 +103,8 @@ class StompGateway:
         self._may_run = True
         self.denied: ProtocolError | Refused | None = None
         """What the permissions refused last, for the audit."""
+        self.found_queue = ""
+        """The queue of a mandatory SEND that exists on another node."""
         self.has_left = False
         """Whether the client has sent DISCONNECT."""
 
@@ -163,6 +165,8 @@ class StompGateway:
                                 may_run = False
                         elif plan.key is not None and not self.repeats.may_append(plan, now_us):
                             return self.repeats.pause(commands[at:], now_us)
+                        elif plan.is_mandatory and self._is_unknown(plan.envelope.destination):
+                            return Paused(PauseReason.QUEUE, commands[at:], queue=plan.envelope.destination)
                         elif plan.check_body is not None:
                             # In a transaction, too: the rest is not worth waiting for, and each SEND has its turn.
                             out.cost += plan.check_body(command.body)
@@ -222,7 +226,13 @@ class StompGateway:
         if acks.pending:
             acks.settle(out)
         self.repeats.forget()
+        self.found_queue = ""
         return None
+
+    def _is_unknown(self, queue: str) -> bool:
+        """Whether this node knows nothing of a queue: no messages in memory, no consumers, and no declaration."""
+        is_known = queue == self.found_queue or queue in self._broker.queues.by_name
+        return not is_known and self._rules.begun_by(queue) is None
 
     def _planned(self, head: Head, out: Outcome) -> SendPlan | None:
         """What a SEND with this header block asks for (`SendPlans.of`); `out` counts what it costs to find that out."""

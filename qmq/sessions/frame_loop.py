@@ -31,6 +31,7 @@ from qmq.gateways.words import NOT_SUPPORTED
 from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.model.routing_names import PREFIX
+from qmq.sessions.clients.login import LOCAL
 from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
 from qmq.settings.definitions.declare import EXCLUSIVE
@@ -125,6 +126,9 @@ class FrameLoop:
                     request = paused.frames[0]
                     assert isinstance(request, Frame)
                     response = await self._change_bound(request, paused.bound)
+                elif paused.queue:
+                    await query.aclose()
+                    response = await self._find_queue(paused.queue)
                 elif paused.start is not None:
                     await query.aclose()
                     response = await self._find_beginning(*paused.start)
@@ -200,6 +204,17 @@ class FrameLoop:
         finally:
             session.waits_for_change = False
         return None
+
+    async def _find_queue(self, queue: str) -> Refused | None:
+        """Ask all nodes for the queue of a mandatory SEND; why it is refused, if no node has it."""
+        headers = {"destination": f"{CONTROL}list{queue}", "scope": "mesh", "limit": "1"}
+        session = self._session
+        found = await self._context.answer(session.id, LOCAL.principal, session.peer_address, headers, b"")
+        # The name itself comes first among those that begin with it.
+        if any(row["destination"] == queue for row in json.loads(found.body)["destinations"]):
+            self._gateway.found_queue = queue
+            return None
+        return Refused("unroutable", f"No node that responds has the queue {queue}.")
 
     async def _find_beginning(self, destination: str, start: StartAt) -> Refused | None:
         """Find where a durable subscription begins; why not, if the log cannot be read."""

@@ -224,6 +224,27 @@ async def test_a_reply_to_an_ordinary_queue_is_a_message_like_any_other(autojump
         assert (answer.body, answer.headers["correlation-id"]) == (b"y", request.id)
 
 
+@pytest.mark.parametrize(
+    ("queue", "headers", "is_taken"),
+    [
+        ("/queue/amq.gen-1", {}, False),
+        ("/queue/answers", {"mandatory": "true"}, False),
+        ("/queue/answers", {}, True),
+    ],
+)
+async def test_a_reply_to_a_queue_that_has_ended(
+    autojump_clock: MockClock, queue: str, headers: dict[str, str], is_taken: bool
+) -> None:
+    async with running() as mesh, mesh.client() as client, client.subscribe(WORK) as requests:
+        async with client.subscribe(queue):
+            await client.send(WORK, b"x", {"reply-to": queue})
+            request = await anext(requests)
+        await eventually(lambda: queue not in mesh.nodes["a"].broker.queues.by_name)
+
+        assert await request.reply(b"y", headers) is is_taken
+        assert (queue in mesh.nodes["a"].broker.queues.by_name) is is_taken
+
+
 async def test_an_explicit_subscription_to_a_temporary_queue_is_like_one_to_a_topic(autojump_clock: MockClock) -> None:
     async with (
         running() as mesh,

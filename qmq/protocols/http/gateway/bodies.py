@@ -56,7 +56,13 @@ class BatchMessage(Struct, forbid_unknown_fields=True):
     ) = UNSET
     group: Annotated[Value, _option("Messages of one group go to one consumer, in order.")] | UnsetType = UNSET
     mandatory: (
-        Annotated[Value, _option("Refuse a message that no binding of the exchange takes.", "boolean")] | UnsetType
+        Annotated[
+            Value,
+            _option(
+                "Refuse a message that no binding of the exchange takes, or whose queue does not exist.", "boolean"
+            ),
+        ]
+        | UnsetType
     ) = UNSET
     persistent: Annotated[Value, _option("False keeps a queue message in memory only.", "boolean")] | UnsetType = UNSET
     priority: Annotated[Value, _option("9 is delivered first.", "integer", minimum=0, maximum=9)] | UnsetType = UNSET
