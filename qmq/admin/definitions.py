@@ -15,6 +15,7 @@ everything is checked and nothing changes.
 from typing import Any, Final, Protocol
 
 import argon2
+import trio
 
 from qmq.admin.system import SystemTopics
 from qmq.config import NodeSettings
@@ -24,7 +25,7 @@ from qmq.definitions.rabbitmq import ImportTarget
 from qmq.definitions.rabbitmq_users import clear_passwords
 from qmq.environment import Environment
 from qmq.errors import Refused
-from qmq.mesh.peers.verb_request import ControlResponse, encode_fact, joined_facts, json_object
+from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_fact, joined_facts, json_object
 from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
 from qmq.settings.routing.left_behind import LeftBehindContext, left_behind
 from qmq.verbs.verb import CONTROL, Verb, VerbRequest
@@ -60,7 +61,7 @@ async def definitions_response(context: DefinitionsControlContext, asked: VerbRe
 
     verb, path = asked.verb.removeprefix("definitions/"), asked.about.removeprefix("/")
     if verb == "export" and not path:
-        return await _response({"document": document(_lasting(live))})
+        return await _response({"document": document(await _lasting(live))})
     if verb == "import" and not path:
         # In a thread, and before anything else is looked at, so that nothing changes in between.
         passwords = clear_passwords(body)
@@ -72,17 +73,16 @@ async def definitions_response(context: DefinitionsControlContext, asked: VerbRe
         changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
         return await change(changes, {"definitions": len(changes), "left_out": left_out})
     if verb == "list" and path:
-        values_of_kind = live.values(_kind(live, path))
-        rows = [{"kind": path, "name": name, "value": value} for name, value in sorted(values_of_kind.items())]
-        return await _response({"definitions": rows})
+        found = (await _values(live, _kind(live, path)))[path]
+        return await _response({"definitions": [{"kind": path, "name": name, "value": found[name]} for name in found]})
     if verb in ("get", "put", "delete") and path.partition("/")[2]:
         key = _key(live, path)
         facts = {"kind": key.kind, "name": key.name}
         if verb == "get":
-            found = live.values(key.kind).get(key.name)
-            if found is None:
+            known = live.value(key)
+            if known is None:
                 raise Refused("unknown-definition", f"there is no {key}")
-            return await _response({**facts, "value": found})
+            return await _response({**facts, "value": known})
         value = json_object(body, str(key)) if verb == "put" else None
         return await change({key: value}, facts)
     raise Refused("bad-destination", f"The request is {CONTROL}{asked.options.form}.")
@@ -106,9 +106,20 @@ def _kind(live: LiveDefinitions, kind: str) -> str:
     return kind
 
 
-def _lasting(live: LiveDefinitions) -> dict[str, dict[str, Value]]:
+async def _values(live: LiveDefinitions, *kinds: str) -> dict[str, dict[str, Value]]:
+    """As `LiveDefinitions.values` of these kinds, all of one moment; read in turns."""
+    rows = [one for kind in kinds for one in sorted(live.of_kind(kind))]
+    values: dict[str, dict[str, Value]] = {kind: {} for kind in kinds}
+    for begin in range(0, len(rows), ROWS_AT_ONCE):
+        for one in rows[begin : begin + ROWS_AT_ONCE]:
+            values[one.key.kind][one.key.name] = one.value or {}
+        await trio.lowlevel.checkpoint()
+    return values
+
+
+async def _lasting(live: LiveDefinitions) -> dict[str, dict[str, Value]]:
     """All definitions, without those of queues that end with a connection."""
-    values = {kind: live.values(kind) for kind in live.kinds}
+    values = await _values(live, *live.kinds)
     ending = {name for name, value in values["queue"].items() if value.get(ENDING_KEY)}
     return {
         kind: {

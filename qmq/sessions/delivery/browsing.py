@@ -37,6 +37,8 @@ PAGE_ROWS: Final = 200
 """Of one page, or fewer if they are large."""
 REPORT_BYTES: Final = 256 << 10
 """Bodies, approximately, between two checks whether the client has read the frames before."""
+LOOKED_AT_ONCE: Final = 2_000
+"""Messages in memory that are looked at before other tasks get a turn."""
 AT_ONCE: Final = 4
 """Browsers that read the disk at the same time; others wait for their turn, but not for a slow client."""
 
@@ -114,7 +116,7 @@ class Browsing:
         times = {node: self._broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
             levels = await self._environment.run_blocking(queue_levels, self._store, nodes, queue, now_us)
-        in_memory = self._in_memory(queue, now_us)
+        in_memory = await self._in_memory(queue, now_us)
         for priority, node, limit in levels:
             first = bisect_right(in_memory, -delivery_order(priority), key=_order)
             if not await self._send(subscription, in_memory[:first]):
@@ -143,20 +145,26 @@ class Browsing:
             session.outbox.put(session.encoder.notice(subscription, headers))
             session.outbox.flush()
 
-    def _in_memory(self, name: str, now_us: int) -> list[Message]:
+    async def _in_memory(self, name: str, now_us: int) -> list[Message]:
         """Messages of this node that are in no store, in the order of delivery; also those with consumers."""
         broker = self._broker
         queue = broker.queues.by_name.get(name)
         if queue is None:
             return []
-        found = queue.waiting()
+        found = list(queue.waiting())
         found += [one.message for consumer in queue.subscriptions for one in consumer.in_flight.values()]
         for lent in broker.queues.owned.lent.values():
             found += [message for message in lent.values() if message.envelope.destination == name]
-        found = [one for one in found if one.sequence < 0 and one.owner is None and not one.settled]
         clocks = broker.clocks
-        found = [one for one in found if clocks.due(one) <= now_us and not 0 < clocks.expiry(one) <= now_us]
-        return sorted(found, key=lambda one: (_order(one), one.place))
+        # Level → its messages, which mostly are in order already: sorting what is in order is quick.
+        by_order: dict[int, list[tuple[int, int, Message]]] = {}
+        for number, one in enumerate(found):
+            if number % LOOKED_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            is_kept_here = one.sequence < 0 and one.owner is None and not one.settled
+            if is_kept_here and clocks.due(one) <= now_us and not 0 < clocks.expiry(one) <= now_us:
+                by_order.setdefault(_order(one), []).append((one.place, one.sequence, one))
+        return [one for order in sorted(by_order) for _, _, one in sorted(by_order[order])]
 
     def _unsettled(self, rows: list[QueueRow], now_us: int) -> list[Message]:
         pending_deletes = self._broker.queues.paging.pending_deletes

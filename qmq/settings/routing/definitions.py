@@ -7,7 +7,7 @@ has no effect on any node, and the condition `bindings-unfit` names it.
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable
@@ -181,22 +181,6 @@ def _check_exchange(exchange: Exchange, known: Exchange | None, exchanges: Mappi
         )
     if exchange.alternate and exchange.alternate not in exchanges:
         raise Refused("bad-definition", f"{label}: alternate: there is no exchange {exchange.alternate}")
-
-
-def exchange_rows(table: RoutingTable) -> list[dict[str, Any]]:
-    """All exchanges, predefined ones too, sorted by name."""
-    return [
-        {
-            "name": one.name,
-            "type": one.type,
-            "alternate": table.alternate_of(one.name),
-            "internal": one.internal,
-            "delayed": one.delayed,
-            "bindings": sum(1 for _ in table.bindings_of(one.name)),
-            "predefined": is_reserved(one.name),
-        }
-        for one in sorted(table.exchanges.values())
-    ]
 
 
 def _some(names: list[str]) -> str:

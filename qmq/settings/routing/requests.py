@@ -31,7 +31,7 @@ from qmq.model.routing_names import PREFIX, is_reserved
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
-from qmq.settings.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions, exchange_rows
+from qmq.settings.routing.definitions import BINDING, EXCHANGE, IN_USE, RoutingDefinitions
 from qmq.verbs.queues import Declare, Delete
 from qmq.verbs.routing import Bind, ListBindings, ListExchanges, Unbind
 from qmq.verbs.table import needs_of
@@ -129,7 +129,24 @@ async def unbind(context: RoutingRequests, asked: VerbRequest[Unbind]) -> Facts:
 
 async def list_exchanges(context: RoutingRequests, asked: VerbRequest[ListExchanges]) -> Facts:
     """All exchanges, predefined ones too."""
-    return {"exchanges": exchange_rows(context.routing.table)}
+    table, exchanges = context.routing.table, sorted(context.routing.table.exchanges.values())
+    rows: list[Facts] = []
+    for begin in range(0, len(exchanges), ROWS_AT_ONCE):
+        rows += [
+            {
+                "name": one.name,
+                "type": one.type,
+                "alternate": table.alternate_of(one.name),
+                "internal": one.internal,
+                "delayed": one.delayed,
+                "bindings": sum(1 for _ in table.bindings_of(one.name)),
+                "predefined": is_reserved(one.name),
+            }
+            for one in exchanges[begin : begin + ROWS_AT_ONCE]
+            if one.name in table.exchanges
+        ]
+        await trio.lowlevel.checkpoint()
+    return {"exchanges": rows}
 
 
 async def list_bindings(context: RoutingRequests, asked: VerbRequest[ListBindings]) -> Facts:

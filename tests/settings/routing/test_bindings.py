@@ -13,7 +13,6 @@ from qmq.broker.routing.binding import Binding, read_binding
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.node.node import Node
-from qmq.settings.routing.definitions import exchange_rows
 from tests.admin.test_connections import ask
 from tests.node.mesh_rig import MeshRig, isolate, rejoin
 from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscribe
@@ -140,7 +139,8 @@ async def test_a_policy_gives_exchanges_an_alternate_that_name_none_themselves(a
         for body, exchange in [("one", "orders"), ("none", "own"), ("two", "orders")]:
             await publish(client, f"/exchange/{exchange}/k", body)
         assert await consumed(await rig.connect(), 2) == [b"one", b"two"]
-        assert {row["name"]: row["alternate"] for row in exchange_rows(rig.alive.routing.table)}["orders"] == "ae"
+        rows = (await request(client, "exchanges"))["exchanges"]
+        assert {row["name"]: row["alternate"] for row in rows}["orders"] == "ae"
 
         await request(client, "definitions/delete/policy/exchange/o*")
         await publish(client, "/exchange/orders/k", "after")

@@ -64,7 +64,7 @@ def _expire(queue: Queue, out: Outcome) -> None:
         queue.expires_us = now_us + EXPIRY_PAUSE_US
         return
     next_us = count = 0
-    for message in queue.waiting():
+    for message in list(queue.waiting()):  # A dead letter may come into the same queue.
         options = message.envelope.options
         if options is None or not options.is_timed or message.settled:
             continue

@@ -8,6 +8,7 @@ memory. Messages that remain are only in the queue store, and they are not count
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 
 from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.outcome import Outcome
@@ -284,11 +285,13 @@ class QueueState(ListedQueue):
 
     # The queue store
 
-    def waiting(self) -> list[Message]:
-        """Everything that is in memory and with no consumer, in no particular order."""
-        found = [message for level in self.levels for message in level.ready]
-        found += [message for level in self.levels for message in level.tail or ()]
-        return found + [entry[2] for entry in self.delayed or ()]
+    def waiting(self) -> Iterator[Message]:
+        """Everything that is in memory and with no consumer, in no order. The queue must not change meanwhile."""
+        for level in self.levels:
+            yield from level.ready
+            yield from level.tail or ()
+        for entry in self.delayed or ():
+            yield entry[2]
 
     def load(self, out: Outcome) -> None:
         """Ask for the next messages from the store, once."""

@@ -1,8 +1,7 @@
 """The frames of one WebSocket: payload bytes in and out, control frames answered.
 
 Payload is passed on as it arrives, also in the middle of a message. So nothing is held here but an incomplete frame
-head or control frame, and a protocol that is a stream of bytes needs no more. `WebSocketInput.ends` says where messages
-end, for a protocol that needs that.
+head or control frame: STOMP is a stream of bytes, and does not need to know where messages end.
 
 Surprising: only the last of several pings in one read is answered (RFC 6455, 5.5.3 allows it), so a client that sends
 pings and reads nothing makes the node hold one pong.
@@ -51,8 +50,6 @@ class WebSocketInput:
 
     payload: bytes = b""
     """Of text and binary messages, in order."""
-    ends: tuple[int, ...] = ()
-    """Where in `payload` messages end. What follows the last end belongs to a message that is incomplete."""
     reply: bytes = b""
     """Frames to send: a pong, and a close frame."""
     close_code: int | None = None
@@ -116,25 +113,20 @@ class WebSocketFrames:
         if self._unread:
             data, self._unread = self._unread + data, b""
         parts: list[bytes] = []
-        ends: list[int] = []
         reply = b""
         code, reason, broken = None, "", False
         try:
-            reply, code, reason = self._read(data, parts, ends)
+            reply, code, reason = self._read(data, parts)
         except _Broken as error:
             code, reason, broken = error.code, error.reason, True
         if code is not None:
             reply += self.close(code, reason if broken else "")
             self.is_closed = True
-        return WebSocketInput(
-            parts[0] if len(parts) == 1 else b"".join(parts), tuple(ends), reply, code, reason, broken
-        )
+        return WebSocketInput(parts[0] if len(parts) == 1 else b"".join(parts), reply, code, reason, broken)
 
-    def _read(self, data: bytes, parts: list[bytes], ends: list[int]) -> tuple[bytes, int | None, str]:
-        """Add payload to `parts` and the ends of messages to `ends`; returns pong, and code and reason of a close
-        frame. Raises _Broken.
-        """
-        at, size, total = 0, len(data), 0
+    def _read(self, data: bytes, parts: list[bytes]) -> tuple[bytes, int | None, str]:
+        """Add payload to `parts`; returns pong, and code and reason of a close frame. Raises _Broken."""
+        at, size = 0, len(data)
         pong = b""
         while True:
             if self._left:
@@ -142,18 +134,17 @@ class WebSocketFrames:
                 if not piece:
                     break
                 at += len(piece)
-                total += len(piece)
                 parts.append(self._take(piece))
-                if not self._left and self._end_frame():
-                    ends.append(total)
+                if not self._left:
+                    self._end_frame()
                 continue
             if size - at < 2:
                 break
             first, length = data[at], data[at + 1]
             if first in WHOLE and not self._in_message:
-                behind = self._read_whole(data, at, total, parts, ends)
+                behind = self._read_whole(data, at, parts)
                 if behind > at:
-                    at, total = behind, ends[-1]
+                    at = behind
                     continue
             opcode = first & 0x0F
             self._check(first, length)
@@ -177,8 +168,8 @@ class WebSocketFrames:
             at = begin
             if opcode < CLOSE:
                 self._begin(opcode, first, length, mask)
-                if not length and self._end_frame():
-                    ends.append(total)
+                if not length:
+                    self._end_frame()
                 continue
             at += length
             if opcode == PING:
@@ -188,7 +179,7 @@ class WebSocketFrames:
         self._unread = data[at:]
         return pong, None, ""
 
-    def _read_whole(self, data: bytes, at: int, total: int, parts: list[bytes], ends: list[int]) -> int:
+    def _read_whole(self, data: bytes, at: int, parts: list[bytes]) -> int:
         """Take the messages from `at` on that are whole in `data`, each in one frame; returns where they end.
 
         All others, and those that are wrong, are left to `_read`. Clients in browsers send each small frame of STOMP as
@@ -213,8 +204,6 @@ class WebSocketFrames:
             if kind == FIN | TEXT and not payload.isascii() and not _is_utf8(payload):
                 raise _Broken(INVALID_DATA, "a text message is not UTF-8")
             parts.append(payload)
-            total += length
-            ends.append(total)
             at = end
         return at
 
@@ -259,15 +248,14 @@ class WebSocketFrames:
                 raise _Broken(INVALID_DATA, "a text message is not UTF-8") from None
         return payload
 
-    def _end_frame(self) -> bool:
-        """The current frame is complete; whether its message is."""
+    def _end_frame(self) -> None:
+        """The current frame is complete, and perhaps its message."""
         if not self._fin:
-            return False
+            return
         self._in_message = False
         if self._decoder is not None and self._decoder.getstate()[0]:
             raise _Broken(INVALID_DATA, "a text message is not UTF-8")
         self._decoder = None
-        return True
 
     def encode(self, data: bytes) -> bytes:
         """One message with `data`."""

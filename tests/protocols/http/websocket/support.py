@@ -35,14 +35,6 @@ def close_frame(code: int, reason: str = "") -> bytes:
     return bytes([0x88, len(payload)]) + payload
 
 
-def messages(inputs: Iterable[WebSocketInput]) -> list[bytes]:
-    """The complete messages of several reads, joined."""
-    found: list[bytes] = []
-    begun = b""
-    for got in inputs:
-        begin = 0
-        for end in got.ends:
-            found.append(begun + got.payload[begin:end])
-            begun, begin = b"", end
-        begun += got.payload[begin:]
-    return found
+def payload_of(inputs: Iterable[WebSocketInput]) -> bytes:
+    """What several reads have brought."""
+    return b"".join(got.payload for got in inputs)

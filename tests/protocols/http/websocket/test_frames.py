@@ -1,7 +1,5 @@
 """Frames of a client become payload; control frames are answered; broken ones end the connection with a code."""
 
-from itertools import accumulate
-
 import pytest
 
 from qmq.protocols.http.websocket import WebSocketInput, WebSocketLimits
@@ -13,8 +11,8 @@ from tests.protocols.http.websocket.support import (
     SMALL,
     close_frame,
     frame,
-    messages,
     opened,
+    payload_of,
 )
 
 
@@ -24,13 +22,13 @@ def test_message_of_any_size_is_read(size: int, opcode: int) -> None:
     payload = (b"0123456789" * (size // 10 + 1))[:size]
     got = opened(WebSocketLimits()).receive(frame(payload, opcode))
 
-    assert got == WebSocketInput(payload, (size,))
+    assert got == WebSocketInput(payload)
 
 
 def test_messages_of_one_read_are_joined() -> None:
     got = opened().receive(frame(b"one") + frame(b"\xff", BINARY) + frame(b"") + frame(b"t", fin=False))
 
-    assert got == WebSocketInput(b"one\xfft", (3, 4, 4))
+    assert got == WebSocketInput(b"one\xfft")
 
 
 def many(sizes: range) -> list[bytes]:
@@ -46,14 +44,14 @@ def test_many_messages_of_one_read_are_read() -> None:
     payloads = many(range(1, 400))
     got = opened(WebSocketLimits()).receive(frames(payloads) + frame(b"next")[:5])
 
-    assert got == WebSocketInput(b"".join(payloads), tuple(accumulate(map(len, payloads))))
+    assert got == WebSocketInput(b"".join(payloads))
 
 
 def test_text_that_is_no_text_far_behind_others_ends_the_connection_after_them() -> None:
     payloads = many(range(1, 400))
     got = opened(WebSocketLimits()).receive(frames([*payloads, b"\xff", b"more"]))
 
-    assert (got.payload, len(got.ends), got.close_code) == (b"".join(payloads), len(payloads), 1007)
+    assert (got.payload, got.close_code) == (b"".join(payloads), 1007)
 
 
 def test_payload_is_passed_on_before_its_message_ends() -> None:
@@ -62,7 +60,7 @@ def test_payload_is_passed_on_before_its_message_ends() -> None:
 
     assert reader.receive(whole[:9]) == WebSocketInput(b"012")
     assert reader.receive(whole[9:14]) == WebSocketInput(b"34567")
-    assert reader.receive(whole[14:]) == WebSocketInput(b"89", (2,))
+    assert reader.receive(whole[14:]) == WebSocketInput(b"89")
 
 
 def test_fragments_are_one_message_also_around_control_frames() -> None:
@@ -71,7 +69,7 @@ def test_fragments_are_one_message_also_around_control_frames() -> None:
         frame(b"o", fin=False) + frame(b"ping", PING) + frame(b"n", 0, fin=False) + frame(b"e", 0) + frame(b"two")
     )
 
-    assert got == WebSocketInput(b"onetwo", (3, 6), b"\x8a\x04ping")
+    assert got == WebSocketInput(b"onetwo", b"\x8a\x04ping")
 
 
 def test_character_may_be_cut_between_fragments() -> None:
@@ -79,7 +77,7 @@ def test_character_may_be_cut_between_fragments() -> None:
     reader = opened()
     got = [reader.receive(frame(text[:3], fin=False)), reader.receive(frame(text[3:], 0))]
 
-    assert messages(got) == [text]
+    assert payload_of(got) == text
 
 
 def test_last_ping_of_a_read_is_answered() -> None:
@@ -105,7 +103,7 @@ def test_close_frame_is_answered_with_its_code(payload: bytes, code: int, reason
     reader = opened()
     got = reader.receive(frame(b"last") + frame(payload, CLOSE) + frame(b"after"))
 
-    assert got == WebSocketInput(b"last", (4,), reply, code, reason)
+    assert got == WebSocketInput(b"last", reply, code, reason)
     assert reader.is_closed
     assert reader.receive(frame(b"after") + frame(b"", PING)) == WebSocketInput()
 
@@ -165,7 +163,7 @@ def test_broken_frame_ends_the_connection_with_its_code(data: bytes, code: int) 
 
     assert got.is_broken
     assert got.close_code == code
-    assert got.payload[:6] == b"before" and got.ends[0] == 6
+    assert got.payload[:6] == b"before"
     assert got.reply == close_frame(code, got.reason)
     assert got.reason
     assert reader.receive(frame(b"after")) == WebSocketInput()
@@ -176,7 +174,7 @@ def test_message_at_the_limit_is_taken(parts: list[int]) -> None:
     reader = opened()
     data = b"".join(frame(b"x" * size, 0 if at else 1, fin=at == len(parts) - 1) for at, size in enumerate(parts))
 
-    assert messages([reader.receive(data), reader.receive(data)]) == [b"x" * 300] * 2
+    assert payload_of([reader.receive(data), reader.receive(data)]) == b"x" * 600
 
 
 def test_little_is_held_of_an_incomplete_frame() -> None:
