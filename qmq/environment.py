@@ -26,6 +26,10 @@ class Pipe(Protocol):
         """Host of the other side, for limits and logs."""
 
     @property
+    def peer_port(self) -> int:
+        """Its port; 0 where there is none."""
+
+    @property
     def peer_certificate_names(self) -> frozenset[str]:
         """The DNS names in the certificate of the other side; empty without one, and before the first bytes arrive.
 

@@ -19,7 +19,7 @@ async def ask(client: Client, destination: str, **headers: str) -> dict[str, Any
 
 async def test_connections_of_all_nodes_are_listed(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as mesh:
-        client, worker = await mesh.connect("a"), await mesh.connect("b")
+        client, worker = await mesh.connect("a"), await mesh.connect("b", client_product=f"shop 1.2\t {'x' * 200}")
         await worker.send(subscribe(Q, ack="client-individual"))
         await worker.receipt()
         await fill(client, "1")
@@ -29,6 +29,7 @@ async def test_connections_of_all_nodes_are_listed(autojump_clock: MockClock) ->
 
         assert (facts["connections"], facts["nodes_missing"]) == (2, [])
         assert all(row.pop("bytes_in") > 0 and row.pop("bytes_out") > 0 for row in facts["rows"])
+        assert len({row.pop("port") for row in facts["rows"]} - {0}) == 2
         assert facts["rows"] == [
             {
                 "id": f"{name}/1",
@@ -36,10 +37,11 @@ async def test_connections_of_all_nodes_are_listed(autojump_clock: MockClock) ->
                 "user": "",
                 "address": "10.0.0.1",
                 "protocol": "STOMP 1.2",
+                "product": product,
                 "subscriptions": subscriptions,
                 "in_flight": subscriptions,
             }
-            for name, subscriptions in (("a", 0), ("b", 1))
+            for name, product, subscriptions in (("a", "", 0), ("b", "shop 1.2? " + "x" * 90, 1))
         ]
         assert (await ask(client, "connections"))["connections"] == 1
 

@@ -83,6 +83,7 @@ class FabricPipe:
         self.number = number
         self.host = host
         self.peer_address = incoming.source
+        self.peer_port = 1024 + number
         self.muted = False
         self.closed = False
         self._fabric = fabric

@@ -12,8 +12,8 @@ from ..output import byte_size, print_json, printable, show_table
 from .listing import PAGE_ROWS, limit_option
 from .verb import Asked, verb_command
 
-HEADS = ("ID", "USER", "ADDRESS", "PROTOCOL", "SUBSCRIPTIONS", "IN FLIGHT", "BYTES IN", "BYTES OUT")
-FIELDS = ("id", "user", "address", "protocol", "subscriptions", "in_flight")
+HEADS = ("ID", "USER", "ADDRESS", "PORT", "PROTOCOL", "PRODUCT", "SUBSCRIPTIONS", "IN FLIGHT", "BYTES IN", "BYTES OUT")
+FIELDS = ("id", "user", "address", "port", "protocol", "product", "subscriptions", "in_flight")
 LINK_HEADS = ("NODE", "PEER", "OUT", "IN", "LAG", "BYTES IN", "BYTES OUT", "LAST ERROR")
 LINK_FIELDS = ("node", "peer", "out", "in", "lag")
 

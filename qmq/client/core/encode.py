@@ -6,9 +6,12 @@ Every frame that can be refused carries a receipt, because the receipt is what a
 import json
 from collections.abc import Mapping
 
+from qmq import __version__
 from qmq.client.core.feed import AckMode, Feed, FeedKind
 from qmq.client.core.vectors import parse_progress
 from qmq.wire.stomp import Version, encode_frame
+
+PRODUCT = f"qmq.client {__version__}"
 
 OWN_HEADERS = frozenset({"content-length", "destination", "receipt", "transaction"})
 """Headers of a SEND that the client writes itself."""
@@ -25,6 +28,7 @@ def encode_connect(host: str, login: str | None, passcode: str | None, beat_ms: 
         ("host", host),
         ("heart-beat", f"{beat_ms},{beat_ms}"),
         ("on-error", "keep-open"),
+        ("client-product", PRODUCT),
     ]
     headers += [(name, value) for name, value in (("login", login), ("passcode", passcode)) if value is not None]
     if client_id:

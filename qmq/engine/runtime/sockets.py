@@ -25,9 +25,9 @@ SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class SocketPipe:
-    __slots__ = ("_closed", "_drained", "_socket", "peer_address")
+    __slots__ = ("_closed", "_drained", "_socket", "peer_address", "peer_port")
 
-    def __init__(self, connected: socket.socket, peer_address: str) -> None:
+    def __init__(self, connected: socket.socket, peer_address: str, peer_port: int = 0) -> None:
         connected.setblocking(False)
         if connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -35,6 +35,7 @@ class SocketPipe:
         self._closed = False
         self._drained = False  # the last read took all there was
         self.peer_address = peer_address
+        self.peer_port = peer_port
 
     async def receive_some(self, bytes_max: int) -> bytes:
         if self._drained:
@@ -103,9 +104,10 @@ class SocketPipe:
 
 
 class TlsPipe:
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream], peer_address: str) -> None:
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream], peer_address: str, peer_port: int) -> None:
         self._stream = stream
         self.peer_address = peer_address
+        self.peer_port = peer_port
 
     @property
     def peer_certificate_names(self) -> frozenset[str]:
@@ -152,15 +154,15 @@ class TcpListener:
 
     async def accept(self) -> Pipe:
         connected, remote = await accept(self._socket)
-        host = remote[0]
+        host, port = remote[:2]
         # For clients without heartbeats: a host that is down must not hold its messages for ever.
         with suppress(OSError):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._tls is None:
-            return SocketPipe(connected, host)
+            return SocketPipe(connected, host, port)
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
         secured = trio.SSLStream(stream, self._tls(), server_side=True, https_compatible=True)
-        return TlsPipe(secured, host)
+        return TlsPipe(secured, host, port)
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
@@ -197,7 +199,7 @@ class TcpNetwork:
             descriptor = os.dup(stream.socket.fileno())
             with suppress(OSError):
                 stream.socket.close()
-            return SocketPipe(socket.socket(fileno=descriptor), host)
+            return SocketPipe(socket.socket(fileno=descriptor), host, port)
         secured = trio.SSLStream(stream, tls(), server_hostname=server_name, https_compatible=True)
         try:
             await secured.do_handshake()
@@ -212,7 +214,7 @@ class TcpNetwork:
         except BaseException:
             stream.socket.close()
             raise
-        return TlsPipe(secured, host)
+        return TlsPipe(secured, host, port)
 
     async def listen(self, host: str, port: int, tls: Tls | None) -> PipeListener:
         await trio.lowlevel.checkpoint()

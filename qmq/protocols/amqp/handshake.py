@@ -144,6 +144,7 @@ class Handshake(ClientLogin):
         session = self._session
         client = start_ok.client_properties or {}
         self.qos_is_of_channel = client.get("product") in SPEC_QOS_PRODUCTS
+        session.dialogue.note_product(client.get("product"), client.get("version"))
         capabilities = client.get("capabilities")
         if isinstance(capabilities, dict):
             self.understands_cancel = bool(capabilities.get("consumer_cancel_notify"))

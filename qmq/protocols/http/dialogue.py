@@ -161,6 +161,7 @@ class HttpDialogue(ClientDialogue):
                 self._route = route
                 return True
             return False
+        self.note_product(head.headers.get("user-agent"))
         self._encoder.cors = self._origins.check(head)
         if head.method == "OPTIONS" and self._encoder.cors:
             self._calls.put(self._encoder.respond(204, headers=self._origins.preflight(head), body=b""))

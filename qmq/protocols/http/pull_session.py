@@ -52,8 +52,9 @@ class PullContext(FrameContext, SessionContext, MeshPeers, Tasks, Protocol):
 class InnerPipe:
     """The pipe of a session without a socket: it takes everything, and brings nothing until it ends."""
 
-    def __init__(self, peer_address: str) -> None:
+    def __init__(self, peer_address: str, peer_port: int) -> None:
         self.peer_address = peer_address
+        self.peer_port = peer_port
         self.peer_certificate_names: frozenset[str] = frozenset()
         self.peer_certificate_subject: frozenset[str] = frozenset()
         self._ended = trio.Event()
@@ -119,7 +120,7 @@ class PullSession:
     ) -> None:
         self._context = context
         self._on_end = on_end
-        self._pipe = InnerPipe(client.peer_address)
+        self._pipe = InnerPipe(client.peer_address, client.peer_port)
         login, protocol = (
             PendingLogin(client.peer_address),
             ClientProtocol("http-pull", partial(PullDialogue, pull_of), encode_refusal),
@@ -130,6 +131,7 @@ class PullSession:
         dialogue = session.dialogue
         assert isinstance(dialogue, PullDialogue)
         self._dialogue = dialogue
+        dialogue.note_product(client.dialogue.product)
         self._encoder = dialogue.encoder
         self._pull = dialogue.pull
         rights = context.rights_of(session.principal)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -21,6 +21,9 @@ from qmq.sessions.clients.login import certified_names, credentials_of
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameContext, FrameLoop, only_requests
 from qmq.wire.stomp import Connection, Frame, HeadCaches, Limits, Role, Version, encode_frame, parse_heartbeat
+
+PRODUCT: Final = "client-product"
+"""A header of CONNECT."""
 
 
 class LoginExchange(ClientLogin):
@@ -47,6 +50,8 @@ class LoginExchange(ClientLogin):
         headers = connect.head.headers
         version = self._connection.version
         self._login.is_silent = False
+        if PRODUCT in headers:
+            session.dialogue.note_product(headers[PRODUCT])
         try:
             client_beats = parse_heartbeat(headers.get("heart-beat", "0,0"))
             bound = window(headers, context.limits.prefetch_max)

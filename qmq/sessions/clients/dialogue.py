@@ -6,14 +6,25 @@ It sets `encoder` of the session, which writes what the node sends.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import NO_CALLS, CallTable
 
+PRODUCT_CHARS_MAX: Final = 100
+"""Of what a client says that it is; it may say more."""
+
 
 class ClientDialogue:
     """One client's side of a protocol, from its first bytes to its last."""
+
+    product = ""
+    """What the client says that it is, for lists of connections: nothing relies on it."""
+
+    def note_product(self, *texts: object) -> None:
+        """The client says that it is this: a product and perhaps its version."""
+        found = " ".join([text for text in texts if isinstance(text, str) and text])[:PRODUCT_CHARS_MAX]
+        self.product = "".join([char if char.isprintable() else "?" for char in found])
 
     ahead = b""
     """Bytes that were read while the client was waited for, and are to be received next."""

@@ -130,6 +130,10 @@ class ClientSession:
         return self._pipe.peer_address
 
     @property
+    def peer_port(self) -> int:
+        return self._pipe.peer_port
+
+    @property
     def bytes_out(self) -> int:
         return self.outbox.bytes_out
 

@@ -12,7 +12,9 @@ ROW = {
     "id": "b/7",
     "user": "ann",
     "address": "10.0.0.1",
+    "port": 50123,
     "protocol": "STOMP 1.2",
+    "product": "shop 7",
     "subscriptions": 2,
     "in_flight": 3,
     "bytes_out": 2048,
@@ -38,7 +40,8 @@ def test_connections_are_a_table(run: Run) -> None:
         result = run("connections", "--at", node.at, "--user", "ann")
 
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[1].split() == ["b/7", "ann", "10.0.0.1", *"STOMP 1.2 2 3 0 B 2.0 KiB".split()]
+    cells = "b/7 ann 10.0.0.1 50123 STOMP 1.2 shop 7 2 3 0 B 2.0 KiB"
+    assert result.stdout.splitlines()[1].split() == cells.split()
     assert "c" in result.stderr
     assert sent(node) == {"destination": "/control/connections", "user": "ann", "scope": "mesh"}
 

@@ -273,3 +273,21 @@ async def test_a_client_may_write_all_that_follows_the_login_at_once(autojump_cl
         )
 
         assert (await client.next(Message)).body == b"x" * 50_000
+
+
+@pytest.mark.parametrize(
+    ("properties", "product"),
+    [
+        ({"product": "pika", "version": "1.3"}, "pika 1.3"),
+        ({"product": "pika"}, "pika"),
+        ({"product": 7}, ""),
+        ({}, ""),
+    ],
+)
+async def test_the_product_of_a_client_is_kept(
+    autojump_clock: MockClock, properties: dict[str, object], product: str
+) -> None:
+    async with amqp_node() as rig:
+        await connect(rig, properties=properties)
+
+        assert [session.dialogue.product for session in rig.alive.sessions.values()] == [product]

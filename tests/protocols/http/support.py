@@ -15,6 +15,7 @@ class StubPipe:
     """A pipe that takes `room` bytes at once, and everything in `send_all` once `unblock` was called."""
 
     peer_address = "10.0.0.1"
+    peer_port = 50_000
     peer_certificate_names = frozenset({"client.example"})
     peer_certificate_subject = frozenset({"client"})
 

@@ -670,3 +670,15 @@ async def test_a_connection_that_ends_leaves_nothing(autojump_clock: MockClock) 
         stomp = await rig.connect()
         await stomp.send(send("/queue/q", "x", "r"))
         assert await stomp.receipt() == "r"
+
+
+async def test_the_user_agent_of_a_client_is_its_product_also_while_it_receives(autojump_clock: MockClock) -> None:
+    async with web_rig().run() as rig:
+        web = await dial(rig)
+        await web.send("/v1/queues/q", b"x", user_agent="shop/1.2")
+        await web.post("/v1/queues/q/receive", {}, user_agent="shop/1.2")
+
+        rows = (await web.get("/v1/control/connections", user_agent="shop/1.2")).facts["rows"]
+
+        assert [row["product"] for row in rows] == ["shop/1.2", "shop/1.2"]
+        assert len({row["port"] for row in rows}) == 1

@@ -60,6 +60,7 @@ class BusyPipe:
     """A client that always has more to say: each read brings more of the same frames, until `turns_max` of all."""
 
     peer_address = "10.0.0.1"
+    peer_port = 50_000
     peer_certificate_names: frozenset[str] = frozenset()
 
     def __init__(self, frame: bytes, turns: Turns, turns_max: int) -> None:

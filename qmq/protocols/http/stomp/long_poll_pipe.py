@@ -28,6 +28,7 @@ class LongPollPipe:
 
     def __init__(self, first: Pipe) -> None:
         self.peer_address = first.peer_address
+        self.peer_port = first.peer_port
         self.peer_certificate_names = first.peer_certificate_names
         self.peer_certificate_subject = first.peer_certificate_subject
         self.login: PendingLogin | None = None

@@ -80,6 +80,10 @@ class WebSocketPipe:
         return self._pipe.peer_address
 
     @property
+    def peer_port(self) -> int:
+        return self._pipe.peer_port
+
+    @property
     def peer_certificate_names(self) -> frozenset[str]:
         return self._pipe.peer_certificate_names
 

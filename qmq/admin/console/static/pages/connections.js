@@ -7,10 +7,10 @@ import { bytes, h, number, replace, table } from "../dom.js";
 const SHOWN = 200;
 
 export function show(main) {
-  const list = table("Connections", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Protocol" }, { title: "Subscriptions", number: true }, { title: "In flight", number: true }, { title: "In/s", number: true }, { title: "Out/s", number: true }, { title: "", label: "Actions" }]);
+  const list = table("Connections", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Protocol" }, { title: "Product" }, { title: "Subscriptions", number: true }, { title: "In flight", number: true }, { title: "In/s", number: true }, { title: "Out/s", number: true }, { title: "", label: "Actions" }]);
   const notice = h("div", { role: "status" });
   const about = h("span", { class: "dim" });
-  const filter = h("input", { type: "search", placeholder: "user, address, protocol or node", "aria-label": "Search connections", oninput: () => draw() });
+  const filter = h("input", { type: "search", placeholder: "user, address, protocol, product or node", "aria-label": "Search connections", oninput: () => draw() });
   const sort = h("select", { "aria-label": "Sort by", onchange: () => draw() }, [["id", "connection"], ["in_flight", "in flight"], ["subscriptions", "subscriptions"], ["out", "bytes out"], ["in", "bytes in"]].map(([value, title]) => h("option", { value }, `by ${title}`)));
   main.append(h("h1", null, "Connections"), notice, h("div", { class: "row top" }, filter, sort, about), h("div", { class: "panel flush" }, list.element));
   let rows = [];
@@ -18,9 +18,9 @@ export function show(main) {
   let total = 0;
   function draw() {
     const text = filter.value.toLowerCase();
-    const found = rows.filter((one) => !text || `${one.id} ${one.user} ${one.address} ${one.protocol}`.toLowerCase().includes(text));
+    const found = rows.filter((one) => !text || `${one.id} ${one.user} ${one.address}:${one.port} ${one.protocol} ${one.product}`.toLowerCase().includes(text));
     if (sort.value !== "id") found.sort((a, b) => (b[sort.value] ?? 0) - (a[sort.value] ?? 0));
-    list.rows(found.slice(0, SHOWN).map((one) => h("tr", null, h("td", { class: "mono" }, one.id), h("td", null, one.user || h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address), h("td", null, one.protocol),
+    list.rows(found.slice(0, SHOWN).map((one) => h("tr", null, h("td", { class: "mono" }, one.id), h("td", null, one.user || h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address, one.port ? h("span", { class: "dim" }, `:${one.port}`) : null), h("td", null, one.protocol), h("td", null, one.product),
       h("td", { class: "n" }, number(one.subscriptions)), h("td", { class: "n" }, number(one.in_flight)), h("td", { class: "n" }, one.in === undefined ? "" : bytes(one.in)), h("td", { class: "n" }, one.out === undefined ? "" : bytes(one.out)),
       h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.id}`, onclick: () => kick({ ...one, session: one.id.split("/")[1] }, () => round.now()) }, "Kick")))), "No connection matches.");
     replace(about, `${number(found.length)} of ${number(total)}${found.length > SHOWN ? `, the first ${SHOWN} are shown` : ""}`);
