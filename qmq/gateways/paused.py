@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from qmq.broker.consumers.orders import Order
 from qmq.broker.consumers.subscription import StartAt
@@ -22,32 +23,19 @@ class PauseReason(Enum):
     """The first frame is a control request: its response goes to `StompGateway.send_answer`."""
     DEDUP = "dedup"
     """The first frame is a SEND or COMMIT whose messages the mesh may have: see `Repeats`."""
-    BINDING = "binding"
-    """The first frame is a SUBSCRIBE that needs `bound` to be declared, or an UNSUBSCRIBE that deletes it."""
-    QUEUE = "queue"
-    """The first frame is a SEND that is mandatory, to a `queue` of which this node knows nothing."""
-    BEGINNING = "beginning"
-    """The first frame is a SUBSCRIBE that begins a durable subscription at `start`, which the log must find."""
+    NEED = "need"
+    """The first frame is a SUBSCRIBE that needs `bound` to be declared, or an UNSUBSCRIBE that deletes it; a SUBSCRIBE
+    that begins a durable subscription at `start`, which the log must find; or a SEND that is mandatory, to a `queue` of
+    which this node knows nothing."""
 
 
-class Paused:
+class Paused(NamedTuple):
     """`frames` are those that are not decided. `keys` are the dedup ids that peers must be asked about first."""
 
-    __slots__ = ("bound", "frames", "keys", "queue", "reason", "start")
-
-    def __init__(
-        self,
-        reason: PauseReason,
-        frames: list[Command],
-        keys: Sequence[bytes] = (),
-        bound: BoundQueue | None = None,
-        start: tuple[str, StartAt] | None = None,
-        queue: str = "",
-    ) -> None:
-        self.reason = reason
-        self.frames = frames
-        self.keys = keys
-        self.bound = bound
-        self.queue = queue
-        self.start = start
-        """The fanout, and where in its log."""
+    reason: PauseReason
+    frames: list[Command]
+    keys: Sequence[bytes] = ()
+    bound: BoundQueue | None = None
+    start: tuple[str, StartAt] | None = None
+    """The fanout, and where in its log."""
+    queue: str = ""

@@ -302,7 +302,7 @@ class SendPlans:
             level,
             is_retry=is_retry,
             is_early=is_early,
-            is_mandatory=kind is DestinationKind.QUEUE and is_said(headers, MANDATORY),
+            is_mandatory=kind is DestinationKind.QUEUE and headers.get(MANDATORY) == "true",
             check_body=None if rules.body_check is None else _body_check(rules.body_check, named, headers),
         )
         # A name of a message means another one in the session of another user; further keys need rights of their own.

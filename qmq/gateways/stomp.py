@@ -166,7 +166,7 @@ class StompGateway:
                         elif plan.key is not None and not self.repeats.may_append(plan, now_us):
                             return self.repeats.pause(commands[at:], now_us)
                         elif plan.is_mandatory and self._is_unknown(plan.envelope.destination):
-                            return Paused(PauseReason.QUEUE, commands[at:], queue=plan.envelope.destination)
+                            return Paused(PauseReason.NEED, commands[at:], queue=plan.envelope.destination)
                         elif plan.check_body is not None:
                             # In a transaction, too: the rest is not worth waiting for, and each SEND has its turn.
                             out.cost += plan.check_body(command.body)
@@ -182,13 +182,10 @@ class StompGateway:
                             level = acks.acknowledge(command, nack_reason(head.headers), out)
                         elif head.command == "SUBSCRIBE" or head.command == "UNSUBSCRIBE":
                             bound = self._subscribing.missing(head)
-                            if bound is not None:
+                            start = self._subscribing.beginning(head) if bound is None else None
+                            if bound is not None or start is not None:
                                 self._may_run = may_run
-                                return Paused(PauseReason.BINDING, commands[at:], bound=bound)
-                            start = self._subscribing.beginning(head)
-                            if start is not None:
-                                self._may_run = may_run
-                                return Paused(PauseReason.BEGINNING, commands[at:], start=start)
+                                return Paused(PauseReason.NEED, commands[at:], bound=bound, start=start)
                             level = self._subscribe(command, now_us, out)
                         else:
                             order = order_of(command)
@@ -328,9 +325,9 @@ class StompGateway:
         """The queue that `handle` paused for, before an UNSUBSCRIBE, is deleted."""
         self._subscribing.deleted = bound
 
-    def begins_at(self, destination: str, start: StartAt) -> None:
+    def begins_at(self, start: StartAt) -> None:
         """What `handle` paused for, before a SUBSCRIBE of a durable subscription, is found."""
-        self._subscribing.found = destination, start
+        self._subscribing.found = start
 
     def refuse(
         self, error: ProtocolError | Refused, receipt: str | None, out: Outcome, *, may_stay: bool = True

@@ -91,8 +91,8 @@ class SubscribeFrames:
         """What was declared for the SUBSCRIBE that comes next."""
         self.deleted: BoundQueue | None = None
         """What was deleted for the UNSUBSCRIBE that comes next."""
-        self.found: tuple[str, StartAt] | None = None
-        """What was found in the log for the SUBSCRIBE that comes next: a fanout, and where in it."""
+        self.found: StartAt | None = None
+        """What was found in the log for the SUBSCRIBE that comes next."""
         self.nameless: str | None = None
         """How the one subscription is known that a client of 1.1 or 1.2 gave no id; None when there is none."""
 
@@ -154,9 +154,7 @@ class SubscribeFrames:
         if bound is not None:
             subscription.source = bound.source
         if kind is DestinationKind.FANOUT:
-            subscription.start = fanout_start(headers, "first" if durable is None else "next")
-            if durable is not None and found is not None:
-                subscription.start = found[1]
+            subscription.start = found or fanout_start(headers, "first" if durable is None else "next")
         elif kind is DestinationKind.QUEUE:
             self._of_queue(subscription, headers)
         elif destination == JOURNAL:

@@ -226,7 +226,7 @@ class FrameLoop:
         except (CorruptLog, LogBroken):
             log.exception("! the log of %s cannot be read", destination)
             return Refused("log-unreadable", "The log of the fanout cannot be read now; try again later.")
-        self._gateway.begins_at(destination, start._replace(before=before))
+        self._gateway.begins_at(start._replace(before=before))
         return None
 
     async def _declare(self, bound: BoundQueue) -> None:

@@ -199,7 +199,7 @@ def answer(frame: str) -> str:
     out = Outcome(client.session)
     paused = gateway.handle(client.connection.receive(f"{frame}\n\n\0".encode()), 1, out)
     if paused is not None:
-        assert paused.bound is not None or paused.reason is PauseReason.DEDUP
+        assert paused.bound is not None or paused.queue or paused.reason is PauseReason.DEDUP
         return "" if paused.bound is None else DECLARES
     found = re.search(rb"error-code:([\w-]+)", b"".join(out.frames))
     return found[1].decode() if found else ""
