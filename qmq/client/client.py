@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 REPLY_PREFIX = "/reply-queue/"
 """Of the addresses that nodes write into `reply-to`."""
-GENERATED = "amq.gen-"
-"""Of queues that a node has named for one client of AMQP, behind `/queue/` and the virtual host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +145,13 @@ class Client:
         if not address:
             raise ValueError("the message has no reply-to: it asks for no answer")
         given = {"correlation-id": message.headers.get("correlation-id", message.id), **(headers or {})}
-        if GENERATED in address:
+        if "amq.gen-" in address:  # A queue that a node has named for one client of AMQP.
             given.setdefault("mandatory", "true")
         try:
             await self.send(address, body, given, timeout_seconds=timeout_seconds)
         except Refused as refused:
-            if refused.code == "unroutable" or (
-                refused.code == "unknown-destination" and address.startswith(REPLY_PREFIX)
-            ):
+            has_left = refused.code == "unknown-destination" and address.startswith(REPLY_PREFIX)
+            if has_left or refused.code == "unroutable":
                 return False
             raise
         return True

@@ -17,7 +17,7 @@ from ssl import SSLContext, SSLError, SSLWantReadError
 from types import TracebackType
 from typing import Self
 
-from qmq import __version__
+from qmq.client.core.encode import PRODUCT
 from qmq.client.core.failures import error_of, tls_failure
 from qmq.errors import LocalProtocolError, NotConnected, Refused
 from qmq.unix_socket import socket_path
@@ -81,8 +81,7 @@ class NodeConnection:
         return Refused(error.code, f"{self.address}: {error.message}")
 
     def _log_in(self, login: str | None, passcode: str | None) -> None:
-        headers = [("accept-version", Version.V12.text), ("host", self.host), ("heart-beat", "0,0")]
-        headers.append(("client-product", f"qmq {__version__}"))
+        headers = [("accept-version", Version.V12.text), ("host", self.host), ("client-product", PRODUCT)]
         headers += [(key, value) for key, value in (("login", login), ("passcode", passcode)) if value is not None]
         self.write(encode_frame("CONNECT", headers, version=Version.V10))  # CONNECT is never escaped
         frame = self.receive(self.timeout_seconds)

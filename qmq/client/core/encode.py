@@ -28,9 +28,9 @@ def encode_connect(host: str, login: str | None, passcode: str | None, beat_ms: 
         ("host", host),
         ("heart-beat", f"{beat_ms},{beat_ms}"),
         ("on-error", "keep-open"),
-        ("client-product", PRODUCT),
     ]
-    headers += [(name, value) for name, value in (("login", login), ("passcode", passcode)) if value is not None]
+    said = ("login", login), ("passcode", passcode), ("client-product", PRODUCT)
+    headers += [(name, value) for name, value in said if value is not None]
     if client_id:
         headers.append(("client-id", client_id))
     return encode_frame("CONNECT", headers, version=Version.V10)  # CONNECT is never escaped

@@ -39,14 +39,7 @@ async def encode_facts(facts: Facts) -> bytes:
 
 
 async def encode_fact(fact: object) -> str:
-    """One fact as JSON. A long list, and an object of objects, is encoded in turns, and must not change meanwhile."""
-    if isinstance(fact, dict) and any(isinstance(one, dict) for one in fact.values()):
-        texts = []
-        for number, (name, one) in enumerate(fact.items(), 1):
-            texts.append(f"{json.dumps(name)}:{await encode_fact(one)}")
-            if number % ROWS_AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-        return f"{{{','.join(texts)}}}"
+    """One fact as JSON. A long list is encoded in turns, and must not change meanwhile."""
     if not isinstance(fact, list) or len(fact) <= ROWS_AT_ONCE:
         return json.dumps(fact, separators=(",", ":"))
     parts = []
