@@ -62,8 +62,9 @@ class MeshFolder:
 
     def make_client(self, name: str, days: int) -> list[Path]:
         """A certificate with which a client logs in as the user `name`."""
-        if not CLIENT_NAME.fullmatch(name):
-            raise ConfigError([f"{name!r} must be 1 to 63 letters, digits, and -._@"])
+        if not CLIENT_NAME.fullmatch(name) or name in (OF_NODES, OF_CLIENTS):
+            others = f"neither {OF_NODES} nor {OF_CLIENTS}"
+            raise ConfigError([f"{name!r} must be 1 to 63 letters, digits, and -._@, and {others}"])
         issued = self._issue(OF_CLIENTS, name, [], days)
         made = self._write_pair(self.path / CLIENTS / name, issued)
         self._spread()

@@ -92,6 +92,8 @@ def test_nothing_is_overwritten(run: Run, mesh: Path, words: list[str]) -> None:
         (["node", "clients"], "'clients' is no name of a node"),
         (["client", "../ann"], "'../ann' must be 1 to 63 letters, digits, and -._@"),
         (["client", "a..b"], "'a..b' is no host name and no address"),
+        (["client", "ca"], "and neither ca nor clients-ca"),
+        (["client", "clients-ca"], "and neither ca nor clients-ca"),
         (["node", "c", "--address", "two words"], "'two words' is no host name and no address"),
         (["node", "c", "--address", "b"], "one certificate must not name both nodes, b and c"),
     ],
