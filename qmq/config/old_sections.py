@@ -102,9 +102,11 @@ def take_old_sections(
                 found.append(WrongValue(place, row, str(error)))
     diagnostics += describe(WrongValues(found), source, lines)
     table = values.setdefault("definitions", {}) if seen else None
-    old = {key for key in seen if isinstance(table, dict) and key[1] not in table.get(key[0], {})}
+    # What is no table is refused with the rest of the file.
+    tables = {kind: table.setdefault(kind, {}) for kind, _ in seen} if isinstance(table, dict) else {}
+    old = {key for key in seen if isinstance(of_kind := tables.get(key[0]), dict) and key[1] not in of_kind}
     for kind, name in old:
-        table.setdefault(kind, {})[name] = seen[kind, name]  # type: ignore[union-attr]  # `old` is empty otherwise
+        tables[kind][name] = seen[kind, name]
     notes = []
     if sections:
         move = f"`qmq config migrate {source}` moves them to [definitions]"

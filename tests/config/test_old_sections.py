@@ -129,6 +129,7 @@ BINDING = '[[bindings]]\nsource = "/topic/a"\nqueue = "/queue/a"\n'
     ("text", "said"),
     [
         ("users = 5", "1: users[0] = 5: must be a list of sections"),
+        ('[definitions]\nuser = 5\n[[users]]\nname = "ann"', "definitions.user = 5: must be a section of names"),
         ("[[users]]\n", "1: users[0].name: is required"),
         ('[[queues]]\nnam = "/queue/a"', "1: queues[0]: name: is required, as text"),
         ("[[user_limits]]\nqueues_max = 5", "1: user_limits[0]: must have either user or group"),
