@@ -104,7 +104,7 @@ class MembershipFollower(Protocol):
 
 
 class LiveMembership:
-    """`membership` is live: links and receipts read it. Made before all parts that do."""
+    """`membership`, of `membership_at_start`, is live: links and receipts read it."""
 
     def __init__(
         self,
