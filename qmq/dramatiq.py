@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from threading import Lock
 from typing import Any, Unpack
+from weakref import WeakMethod
 
 import dramatiq
 from dramatiq import Broker as DramatiqBroker
@@ -57,26 +58,31 @@ class QmqBroker(DramatiqBroker):
         self._lock = Lock()
         self._opened = ExitStack()
         self._client: blocking.Client | None = None
-        self._process = 0
+        begin_in_child = WeakMethod(self._begin_in_child)
+        os.register_at_fork(after_in_child=lambda: (begin_in_child() or int)())
 
     @property
     def client(self) -> blocking.Client:
-        """The client of this process. Raises ConnectionClosed."""
+        """The client of this process, another one if it has given up. Raises ConnectionClosed, Refused."""
         with self._lock:
-            if self._client is None or self._process != os.getpid():
+            if self._client is None or self._client.is_closed:
+                self._opened.close()
                 opened = ExitStack()
                 try:
                     self._client = opened.enter_context(blocking.connect(self._addresses, **self._options))
                 except NotConnected as error:
                     raise ConnectionClosed(str(error)) from error
-                self._opened, self._process = opened, os.getpid()
+                self._opened = opened
             return self._client
 
     def close(self) -> None:
         with self._lock:
-            if self._client is not None and self._process == os.getpid():
-                self._opened.close()
             self._client = None
+            self._opened.close()
+
+    def _begin_in_child(self) -> None:
+        """A thread of the parent may hold the lock, and the client is the parent's."""
+        self._lock, self._opened, self._client = Lock(), ExitStack(), None
 
     def declare_queue(self, queue_name: str) -> None:
         if queue_name not in self.queues:

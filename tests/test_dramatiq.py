@@ -15,6 +15,7 @@ import pytest
 
 import qmq.client.blocking
 from tests.client.styles import Nodes, nodes
+from tests.client.test_styles import ANN
 
 dramatiq = pytest.importorskip("dramatiq")
 
@@ -245,6 +246,54 @@ def test_a_broker_connects_again_after_it_was_closed(broker: QmqBroker) -> None:
     work.send()
     with worker(broker):
         broker.join(work.queue_name, timeout=PATIENCE_MS)
+
+
+def test_a_broker_connects_again_after_a_refused_login() -> None:
+    passcode = "right"
+    with nodes(users=(ANN,)) as mesh:
+        broker = QmqBroker(mesh.addresses, login="ann", passcode=lambda: passcode)
+
+        is_done = threading.Event()
+
+        @dramatiq.actor(broker=broker)
+        def work() -> None:
+            is_done.set()
+
+        work.send()
+        passcode = "wrong"
+        mesh.break_lines()
+        for _ in range(2):  # The client gives up, and so does the one that replaces it.
+            with pytest.raises((ConnectionClosed, Refused)):
+                work.send()
+        passcode = "right"
+
+        work.send()
+        with worker(broker):
+            assert is_done.wait(PATIENCE_SECONDS)
+        broker.close()
+
+
+def test_a_child_of_a_fork_sends_whatever_the_threads_of_its_parent_hold(mesh: Nodes) -> None:
+    script = f"""
+import os, signal, dramatiq
+from qmq.dramatiq import QmqBroker
+broker = QmqBroker({mesh.addresses!r})
+actor = dramatiq.actor(print, broker=broker)
+actor.send(1)
+with broker._lock, broker._client.runner.locked():
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        actor.send(2)
+        broker.close()
+        os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+actor.send(3)
+broker.close()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60)
+
+    assert (done.stdout, done.stderr) == ("7\n", "")
 
 
 def test_the_program_of_the_page_does_all_its_jobs_in_several_processes(mesh: Nodes, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from qmq.client.client import Client as Calls
 from qmq.client.client import Statistics as Statistics
 from qmq.client.core.encode import Headers
 from qmq.client.core.feed import Delivered, Feed
+from qmq.client.core.requests import Phase
 from qmq.client.message import Message as AwaitedMessage
 from qmq.client.message import MessageContent
 from qmq.client.message import Receipt as Receipt
@@ -88,8 +89,13 @@ class Client:
     def transaction(self, *, timeout_seconds: float = math.inf) -> "Transaction":
         return Transaction(self, timeout_seconds)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed or has given up: every call raises NotConnected."""
+        return self.calls.core.phase is Phase.CLOSED
+
     def statistics(self) -> Statistics:
-        with self.runner.lock:
+        with self.runner.locked():
             return self.calls.statistics()
 
 
@@ -124,8 +130,8 @@ class Message(MessageContent):
         self._block.__exit__(kind, error, trace)
         if kind is None and self._confirm:
             self.ack()
-        else:
-            with self._client.runner.lock:
+        elif kind is None or not self._client.runner.is_forked:
+            with self._client.runner.locked():
                 self._client.calls.schedule_settle(self.delivery, kind is None)
 
 
@@ -140,7 +146,7 @@ class Subscription(Reading):
 
     @property
     def position(self) -> str:
-        with self._blocking.runner.lock:
+        with self._blocking.runner.locked():
             return super().position
 
     def __enter__(self) -> "Subscription":
@@ -150,8 +156,9 @@ class Subscription(Reading):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._blocking.runner.lock:
-            self.end()
+        if not self._blocking.runner.is_forked:
+            with self._blocking.runner.locked():
+                self.end()
 
     def receive(self, *, timeout_seconds: float = math.inf) -> Message:
         delivery = self._blocking.runner.call(self.next(timeout_seconds))
@@ -178,7 +185,7 @@ class Transaction(Collection):
         self._runner = client.runner
 
     def hold(self, message: MessageContent, is_ack: bool) -> None:
-        with self._runner.lock:
+        with self._runner.locked():
             super().hold(message, is_ack)
 
     def __enter__(self) -> "Transaction":
@@ -226,6 +233,7 @@ def _open(plan: ConnectPlan) -> Iterator[Client]:
         yield Client(calls, runner)
         runner.call(calls.leave(plan.farewell_seconds))
     finally:
-        with runner.lock:
-            calls.close()
-        runner.join()
+        if not runner.is_forked:
+            with runner.locked():
+                calls.close()
+            runner.join()

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from ssl import SSLContext, SSLError, SSLSocket, SSLWantReadError, SSLWantWriteError
 from typing import Any, TypeVar
@@ -63,7 +63,7 @@ class ThreadRunner(Runner):
     """See `Runner`. `run` is for a thread of its own; `call` for all others."""
 
     def __init__(self, core: Core, rotation: Rotation, *, tls: SSLContext | None, attempt_seconds: float) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self._limit = _Limit()
         super().__init__(core, rotation, tls=tls, attempt_seconds=attempt_seconds)
         self._closed = self.event()
@@ -83,10 +83,7 @@ class ThreadRunner(Runner):
 
     def call(self, steps: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine of this client, which blocks where it waits."""
-        if os.getpid() != self._process:
-            steps.close()
-            raise RuntimeError("this client was connected before the process forked: connect in the child")
-        with self.lock:
+        with closing(steps), self.locked():
             try:
                 steps.send(None)
             except StopIteration as done:
@@ -94,8 +91,21 @@ class ThreadRunner(Runner):
                 return result
         raise AssertionError("a coroutine of the client waits by blocking")
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process that has the thread. There, the lock may be held for ever."""
+        return os.getpid() != self._process
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock. Raises RuntimeError in a child of the process that has connected."""
+        if self.is_forked:
+            raise RuntimeError("this client was connected before the process forked: connect in the child")
+        with self._lock:
+            yield
+
     def event(self) -> BlockingEvent:
-        return BlockingEvent(self.lock, self._limit)
+        return BlockingEvent(self._lock, self._limit)
 
     def now(self) -> float:
         return time.monotonic()
@@ -133,11 +143,11 @@ class ThreadRunner(Runner):
 
     @contextmanager
     def _unlocked(self) -> Iterator[None]:
-        self.lock.release()
+        self._lock.release()
         try:
             yield
         finally:
-            self.lock.acquire()
+            self._lock.acquire()
 
     async def serve(self, address: Address) -> None:
         if self.core.phase is Phase.CLOSED:

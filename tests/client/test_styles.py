@@ -433,6 +433,46 @@ with qmq.client.blocking.connect({mesh.addresses!r}) as client:
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
+def test_a_child_of_a_fork_waits_for_no_thread_of_its_parent() -> None:
+    """A thread of the parent holds the lock at the fork, which the child sees held for ever."""
+    with nodes() as mesh:
+        script = f"""
+import os, signal, qmq.client.blocking
+with qmq.client.blocking.connect({mesh.addresses!r}) as client, client.subscribe("/queue/q") as messages:
+    client.send("/queue/q", b"")
+    message = messages.receive().__enter__()
+    together = client.transaction().__enter__()
+    with client.runner.locked():
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            uses = [
+                client.statistics,
+                lambda: messages.position,
+                messages.receive,
+                lambda: message.__exit__(None, None, None),
+                lambda: together.ack(message),
+                lambda: client.send("/queue/q", b""),
+            ]
+            said = 0
+            for use in uses:
+                try:
+                    use()
+                except RuntimeError as error:
+                    said += "connect in the child" in str(error)
+            message.__enter__().__exit__(SystemExit, SystemExit(), None)
+            messages.__exit__(None, None, None)
+            try:
+                with qmq.client.blocking.connect({mesh.addresses!r}) as own:
+                    own.send("/queue/q", b"")
+            finally:
+                os._exit(said)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("6\n", "")
+
+
 @pytest.mark.parametrize(
     ("module", "others"),
     [("qmq.client", "trio asyncio"), ("qmq.client.blocking", "trio asyncio"), ("qmq.client.aio", "trio")],
