@@ -57,7 +57,7 @@ def new_authority(title: str, days: int, now: datetime) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(title)
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # keyCertSign, cRLSign
-    made = _builder(name, name, key.public_key(), days, now)
+    made = _builder(name, name, key.public_key(), now + timedelta(days=days), now)
     made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     made = made.add_extension(usage, critical=True)
     return _signed(made, key, key)
@@ -66,7 +66,8 @@ def new_authority(title: str, days: int, now: datetime) -> Pair:
 def issue(authority: Pair, name: str, others: Sequence[str], days: int, now: datetime, *, for_node: bool) -> Pair:
     """A certificate of `name`, which is also its first DNS name. `others` are DNS names and IP addresses of it.
 
-    Raises ValueError for one that is neither.
+    It ends with its authority at the latest. Raises ValueError for a name that is neither, and if the authority has
+    expired.
     """
     names = list(dict.fromkeys([name, *others]))
     alternatives = x509.SubjectAlternativeName([_alternative(one) for one in names])
@@ -150,7 +151,10 @@ def _issue(
     signing = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(signing, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    made = _builder(name, issuer.subject, key.public_key(), days, now)
+    ends = min(now + timedelta(days=days), issuer.not_valid_after_utc)
+    if ends <= now:
+        raise ValueError("cannot be signed: the authority has expired; `qmq cert rollover begin` makes another one")
+    made = _builder(name, issuer.subject, key.public_key(), ends, now)
     made = made.add_extension(alternatives, critical=False)
     made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -159,10 +163,10 @@ def _issue(
 
 
 def _builder(
-    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int, now: datetime
+    name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime, now: datetime
 ) -> x509.CertificateBuilder:
     made = x509.CertificateBuilder(issuer, name, key, x509.random_serial_number())
-    made = made.not_valid_before(now - CLOCKS_APART).not_valid_after(now + timedelta(days=days))
+    made = made.not_valid_before(now - CLOCKS_APART).not_valid_after(ends)
     return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
 
@@ -185,6 +189,6 @@ def _alternative(name: str) -> x509.GeneralName:
         text = name.encode("idna").decode()
     except UnicodeError:
         text = ""
-    if not re.fullmatch(r"[A-Za-z0-9*@._-]+", text):
+    if not re.fullmatch(r"[A-Za-z0-9*@._-]+", text) or re.fullmatch(r"([0-9]+\.){3}[0-9]+", text):
         raise ValueError(f"{name!r} is no host name and no address")
     return x509.DNSName(text)

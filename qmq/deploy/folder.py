@@ -27,6 +27,7 @@ CLIENTS: Final = "clients"
 OF_NODES: Final = "ca"
 OF_CLIENTS: Final = "clients-ca"
 NODE_PEM: Final = "node.pem"
+RENEWS: Final = "`qmq cert renew` renews it"
 CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 """Of a certificate: its common name, and its DNS name."""
 
@@ -42,7 +43,8 @@ class MeshFolder:
         """Both authorities, which must not be there yet."""
         made = []
         for stem in (OF_NODES, OF_CLIENTS):
-            made += self._write_pair(self.path / AUTHORITY / stem, self._new_authority(stem, mesh, days))
+            pair = self._new_authority(stem, mesh, days)
+            made += self._write_pair(self.path / AUTHORITY / stem, pair, "`qmq cert rollover` replaces it")
         return made
 
     def make_node(self, name: str, addresses: list[str], days: int) -> list[Path]:
@@ -56,7 +58,7 @@ class MeshFolder:
                     [f"{other}: one certificate must not name both nodes, {other.parent.name} and {name}"]
                 )
         issued = self._issue(OF_NODES, name, addresses, days)
-        made = self._write_pair(self.path / name / "node", issued)
+        made = self._write_pair(self.path / name / "node", issued, f"{RENEWS}; for other names, move it away first")
         self._spread()
         return made
 
@@ -66,27 +68,34 @@ class MeshFolder:
             others = f"neither {OF_NODES} nor {OF_CLIENTS}"
             raise ConfigError([f"{name!r} must be 1 to 63 letters, digits, and -._@, and {others}"])
         issued = self._issue(OF_CLIENTS, name, [], days)
-        made = self._write_pair(self.path / CLIENTS / name, issued)
+        made = self._write_pair(self.path / CLIENTS / name, issued, RENEWS)
         self._spread()
         return made
 
     def issued(self) -> Iterator[Path]:
-        """The certificates that were issued here: files with a key beside them, but for the authorities."""
+        """The certificates that were issued here, but for the authorities. Their keys may have been moved away."""
         for file in sorted(self.path.glob("*/*.pem")):
-            if file.parent.name != AUTHORITY and file.with_suffix(".key").exists():
+            is_of_client = file.parent.name == CLIENTS and file.stem not in (OF_NODES, OF_CLIENTS)
+            if file.parent.name != AUTHORITY and (
+                is_of_client or file.name == NODE_PEM or file.with_suffix(".key").exists()
+            ):
                 yield file
 
-    def renew(self, within_days: int | None, days: int) -> list[Path]:
-        """Issue again what ends within so many days, or everything (None), by the authorities of now."""
+    def renew(self, within_days: int | None, days: int) -> list[str]:
+        """Issue again what ends within so many days, or everything (None), by the authorities of now.
+
+        Returns a line for each: the file, and whether its old key was missing. The new key is there in any case.
+        """
         renewed = []
         for file in self.issued():
             days_left = self._facts(file).days_left
             if within_days is None or days_left <= within_days:
                 signing = self._signing(OF_CLIENTS if file.parent.name == CLIENTS else OF_NODES)
                 pair = parsed(file, partial(certificates.renew, signing, days=days, now=self._now))
-                replace(file.with_suffix(".key"), pair.key)
+                key = file.with_suffix(".key")
+                renewed.append(f"{file}{'' if key.exists() else f': {key.name} was missing, and is new'}")
+                replace(key, pair.key)
                 replace(file, pair.certificate)
-                renewed.append(file)
         self._spread()
         return renewed
 
@@ -148,18 +157,19 @@ class MeshFolder:
         return Pair(newest, read(key))
 
     def _spread(self) -> None:
-        """Each folder has the authorities of now."""
-        for folder in {file.parent for file in self.issued()}:
+        """Each folder has the authorities of now, also one without certificates of its own."""
+        copies = [*self.path.glob(f"*/{OF_CLIENTS}.pem"), *self.path.glob(f"{CLIENTS}/{OF_NODES}.pem")]
+        for folder in {file.parent for file in [*self.issued(), *copies]} - {self.path / AUTHORITY}:
             for stem in (OF_NODES,) if folder.name == CLIENTS else (OF_NODES, OF_CLIENTS):
                 target, data = folder / f"{stem}.pem", read(self._authority(stem))
                 if not target.exists() or read(target) != data:
                     replace(target, data)
 
-    def _write_pair(self, stem: Path, pair: Pair) -> list[Path]:
+    def _write_pair(self, stem: Path, pair: Pair, otherwise: str) -> list[Path]:
         key, certificate = stem.parent / f"{stem.name}.key", stem.parent / f"{stem.name}.pem"
         for file in (key, certificate):
             if file.exists():
-                raise ConfigError([f"{file}: exists already, and is not overwritten; `qmq cert renew` renews it"])
+                raise ConfigError([f"{file}: exists already, and is not overwritten; {otherwise}"])
         write_new(key, pair.key)
         write_new(certificate, pair.certificate)
         return [certificate, key]

@@ -5,6 +5,7 @@ import socket
 import ssl
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from qmq.config.certificates import handshake, no_password
+from qmq.deploy.folder import MeshFolder
+from qmq.errors import ConfigError
 from tests.cli.conftest import Run as Run
 from tests.cli.conftest import run as run
 
@@ -86,6 +89,18 @@ def test_nothing_is_overwritten(run: Run, mesh: Path, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "otherwise"),
+    [
+        (["ca"], "`qmq cert rollover` replaces it"),
+        (["node", "a"], "`qmq cert renew` renews it; for other names, move it away first"),
+        (["client", "ann"], "`qmq cert renew` renews it"),
+    ],
+)
+def test_what_exists_already_is_refused_with_what_to_do(run: Run, mesh: Path, words: list[str], otherwise: str) -> None:
+    assert f"is not overwritten; {otherwise}\n" in run("cert", *words, "--dir", str(mesh)).stderr
+
+
+@pytest.mark.parametrize(
     ("words", "why"),
     [
         (["node", "A B"], "'A B' is no name of a node"),
@@ -95,6 +110,7 @@ def test_nothing_is_overwritten(run: Run, mesh: Path, words: list[str]) -> None:
         (["client", "ca"], "and neither ca nor clients-ca"),
         (["client", "clients-ca"], "and neither ca nor clients-ca"),
         (["node", "c", "--address", "two words"], "'two words' is no host name and no address"),
+        (["node", "c", "--address", "010.0.0.1"], "'010.0.0.1' is no host name and no address"),
         (["node", "c", "--address", "b"], "one certificate must not name both nodes, b and c"),
     ],
 )
@@ -162,6 +178,7 @@ def test_show_says_what_each_certificate_is_for_and_when_it_ends(run: Run, mesh:
         "clients/ann.pem": ("client", 364),
     }
     assert found["authority/ca.pem"]["use"] == "authority"
+    assert "CN=nodes of qmq, 2" in run("cert", "show", "--dir", str(mesh)).stdout
     assert run("cert", "show", "--dir", str(mesh)).stdout.splitlines()[0].split() == "FILE USE NAMES ENDS DAYS".split()
 
 
@@ -195,6 +212,55 @@ def test_renew_issues_again_only_what_ends_soon_for_the_same_names(run: Run, mes
     row = facts(run, mesh)["a/node.pem"]
     assert (row["names"], row["use"], row["days_left"]) == (["a", "127.0.0.1"], "node", 364)
     assert run("cert", "renew", "--dir", str(mesh)).stdout == "none ends within 30 days\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--all"]])
+def test_a_folder_with_nothing_to_renew_is_an_error(run: Run, tmp_path: Path, words: list[str]) -> None:
+    run("cert", "ca", "--dir", str(tmp_path / "new"))
+    for folder in (tmp_path / "nowhere", tmp_path, tmp_path / "new"):
+        done = run("cert", "renew", *words, "--dir", str(folder))
+
+        assert done.exit_code == 1
+        assert done.stderr == f"qmq: {folder}: no certificates of nodes or clients in its folders\n"
+
+
+def test_a_certificate_whose_key_is_elsewhere_is_renewed_with_a_key_here(run: Run, mesh: Path) -> None:
+    (mesh / "b" / "node.key").unlink()
+
+    done = run("cert", "renew", "--all", "--dir", str(mesh))
+
+    assert f"{mesh}/b/node.pem: node.key was missing, and is new" in done.stdout.splitlines()
+    a, b = mesh / "a" / "node.pem", mesh / "b" / "node.pem"
+    assert shown(a, mesh / "a" / "ca.pem", b, mesh / "b" / "ca.pem") == ["a", "127.0.0.1"]
+
+
+def test_a_rollover_leaves_out_no_folder_without_keys(run: Run, mesh: Path) -> None:
+    (mesh / "b" / "node.key").unlink()
+    (mesh / "clients" / "ann.pem").unlink()
+    (mesh / "clients" / "ann.key").unlink()
+
+    assert run("cert", "rollover", "begin", "--dir", str(mesh)).exit_code == 0
+
+    both = (mesh / "authority" / "ca.pem").read_bytes()
+    assert {(mesh / name / "ca.pem").read_bytes() for name in ("a", "b", "clients")} == {both}
+    early = run("cert", "rollover", "end", "--dir", str(mesh))
+    assert f"{mesh}/b/node.pem: is signed by the authority that ends" in early.stderr
+    assert run("cert", "renew", "--all", "--dir", str(mesh)).exit_code == 0
+    assert run("cert", "rollover", "end", "--dir", str(mesh)).exit_code == 0
+
+
+def test_no_certificate_outlives_its_authority(run: Run, tmp_path: Path) -> None:
+    run("cert", "ca", "--days", "20", "--dir", str(tmp_path))
+    run("cert", "node", "a", "--dir", str(tmp_path))
+
+    assert {row["ends"] for row in facts(run, tmp_path).values()} == {facts(run, tmp_path)["a/node.pem"]["ends"]}
+
+
+def test_an_authority_that_has_expired_signs_nothing(run: Run, mesh: Path) -> None:
+    now = datetime.now(UTC) + timedelta(days=3651)
+
+    with pytest.raises(ConfigError, match="the authority has expired; `qmq cert rollover begin` makes another one"):
+        MeshFolder(mesh, now).make_node("c", [], 1)
 
 
 def test_a_rollover_never_has_two_nodes_that_refuse_each_other(run: Run, mesh: Path) -> None:

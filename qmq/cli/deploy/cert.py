@@ -3,9 +3,10 @@
 The keys of the authorities stay in one folder, on no host of the mesh. All is done in `qmq.deploy`.
 """
 
+import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +38,8 @@ mesh_option = click.option("--mesh", default="qmq", show_default=True, help="Nam
 
 def days_option(default: int) -> Callable[[F], F]:
     kind = click.IntRange(1, DAYS_MAX)
-    return click.option("--days", type=kind, default=default, show_default=True, help="Valid for so many days.")
+    text = "Valid for so many days; none outlives its authority."
+    return click.option("--days", type=kind, default=default, show_default=True, help=text)
 
 
 def mesh_folder(path: Path) -> "MeshFolder":
@@ -144,7 +146,8 @@ def show(
         print_json([{"file" if addresses is None else "address": place, **asdict(one)} for place, one in found])
     else:
         rows = [
-            [place, one.use, ", ".join(one.names) or one.subject, one.ends[:10], one.days_left] for place, one in found
+            [place, one.use, ", ".join(one.names) or re.sub(r"\\(.)", r"\1", one.subject), one.ends[:10], one.days_left]
+            for place, one in found
         ]
         show_table(["FILE" if addresses is None else "ADDRESS", "USE", "NAMES", "ENDS", "DAYS"], rows)
     if silent:
@@ -171,7 +174,10 @@ def renew(path: Path, within: int, is_all: bool, days: int) -> None:
 
     Then copy the folder of each node to its host, and reload the node (SIGHUP): no connection ends.
     """
-    renewed = mesh_folder(path).renew(None if is_all else within, days)
+    folder = mesh_folder(path)
+    if not any(folder.issued()):
+        raise Failed(f"{path}: no certificates of nodes or clients in its folders")
+    renewed = folder.renew(None if is_all else within, days)
     _print(renewed)
     if renewed:
         click.echo("copy them to their hosts, and reload each node: systemctl reload qmq")
@@ -227,6 +233,6 @@ def _files_of(config_file: Path | None) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def _print(files: list[Path]) -> None:
+def _print(files: Sequence[Path | str]) -> None:
     for file in files:
         click.echo(str(file))
