@@ -15,6 +15,7 @@ from pathlib import Path
 import trio
 
 from qmq.config import NodeSettings, PeersFile
+from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.local_socket import LocalListener
 from qmq.environment import Environment
 from qmq.errors import DiskFull
@@ -48,7 +49,7 @@ class Node(NodeParts):
         local_socket: Path | None = None,
     ) -> None:
         super().__init__(settings, peers, store, environment, trusts_clock=trusts_clock)
-        self.file_definitions = FileDefinitions(self.definitions)
+        self.file_definitions = FileDefinitions(self.definitions, self.definition_sync, ConditionGroup(self, "reload"))
         self._forces_definitions = forces_definitions
         self._local_socket = local_socket
         self._restore()
@@ -107,6 +108,7 @@ class Node(NodeParts):
                     listeners: list[Callable[[], None]] = []
                     if not self.is_stopping:
                         await self.file_definitions.apply(self.settings, is_forced=self._forces_definitions)
+                        serving.start_soon(self.file_definitions.run)
                         self.deleted_queues.begin()
                         self.declarations_changed(list(self.declared_queues.texts))
                         listeners += await self._listen_locally(serving)

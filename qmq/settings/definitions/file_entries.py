@@ -9,25 +9,33 @@ Entries of old sections (`qmq.config.old_sections`) did not count where operator
 When a node reads them for the first time in this way, such entries are remembered and not applied. They are no change
 by an operator either, so that nodes of earlier versions still read their own files.
 
+A node that starts without a majority of its mesh does not know what operators have changed meanwhile. A change of now
+would win over that. So its new entries only count on this node, and are applied when a majority has answered.
+
 Surprising: to leave an entry out of the file deletes nothing. When it comes back, it is applied again.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Final
 
 from qmq.config import NodeSettings
 from qmq.definitions.definition import Definition, Key, text_of
 from qmq.definitions.table import DefinitionTable
+from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.errors import ConfigError, Refused
 from qmq.settings.definitions.live import CHANGED, Changes, LiveDefinitions, Value
+from qmq.settings.definitions.sync import DefinitionSync
 
 APPLIED: Final = "applied by "
 """Begins the kinds of the memory: then the name of the node, and the kind of the entry. A node of an older version
 keeps them and passes them on.
 """
+
+REPLACED: Final = "replaced"
+"""In a note: an operator has changed or deleted the entry before this node could apply it."""
 
 log = logging.getLogger("qmq.definitions")
 
@@ -43,11 +51,13 @@ def new_entries(file: NodeSettings, table: DefinitionTable, *, is_forced: bool =
         note = {"hash": _hash(file, key, value)}
         known = memory.get(key, {})
         own = known.get(file.name)
-        is_applied = any(one.value == note and (own is None or one.version >= own.version) for one in known.values())
+        is_applied = any(
+            _hash_in(one) == note["hash"] and (own is None or one.version >= own.version) for one in known.values()
+        )
         is_kept = own is None and key.kind in kept and key in file.old_entries
         if is_forced or not (is_applied or is_kept):
             changes[key] = value
-        if is_forced or own is None or own.value != note:
+        if is_forced or own is None or _hash_in(own) != note["hash"]:
             notes[_note_key(file, key)] = note
     for key, known in memory.items():
         if file.name in known and key.name not in file.definitions.get(key.kind, {}):
@@ -55,11 +65,19 @@ def new_entries(file: NodeSettings, table: DefinitionTable, *, is_forced: bool =
     return changes, notes
 
 
+class _Overtaken(Exception):
+    """Definitions have changed since it was decided what to apply."""
+
+
 class FileDefinitions:
     """What one node does with the entries of its file."""
 
-    def __init__(self, definitions: LiveDefinitions) -> None:
+    def __init__(self, definitions: LiveDefinitions, sync: DefinitionSync, unapplied: ConditionGroup) -> None:
         self._definitions = definitions
+        self._sync = sync
+        self._unapplied = unapplied
+        self._waiting: NodeSettings | None = None
+        """The file whose entries wait for a majority."""
 
     def check(self, file: NodeSettings) -> None:
         """Raises ConfigError for the first entry that has changed and cannot be applied."""
@@ -70,31 +88,70 @@ class FileDefinitions:
     async def apply(self, file: NodeSettings, *, is_forced: bool = False) -> int:
         """Apply what has changed in the file, all of it or nothing, or with `is_forced` every entry.
 
-        Durable on return: how many definitions differ from before. Raises ConfigError.
+        Durable on return: how many definitions differ from before. Raises ConfigError. While this node has no majority,
+        nothing is written, except with `is_forced`: `run` does it later.
         """
-        for note in file.notes:
-            log.warning("! %s", note)
+        if file is not self._waiting:
+            for note in file.notes:
+                log.warning("! %s", note)
+        if self._sync.is_behind and not is_forced:
+            self._waiting = file
+            self._expect(file, new_entries(file, self._definitions.table)[0])
+            self._definitions.publish()
+            log.info("= new definitions of the node file count on this node only, until a majority has answered")
+            return 0
+        while True:
+            with suppress(_Overtaken):
+                return await self._write(file, is_forced=is_forced)
+
+    async def run(self) -> None:
+        """Apply what waits for a majority, when it has answered. What cannot be applied then goes on to count here."""
+        await self._sync.until_known()
+        if self._waiting is not None:
+            try:
+                await self.apply(self._waiting)
+            except ConfigError as error:
+                log.error("! %s", error)
+                self._unapplied.show([f"the definitions of the node file were not applied: {error.diagnostics[0]}"])
+
+    def _expect(self, file: NodeSettings, changes: Changes) -> None:
+        notes = {key: {"hash": _hash(file, key, value or {}), REPLACED: True} for key, value in changes.items()}
+        self._definitions.expect(changes, {key: {_note_key(file, key): note} for key, note in notes.items()})
+
+    async def _write(self, file: NodeSettings, *, is_forced: bool) -> int:
         changes, notes = new_entries(file, self._definitions.table, is_forced=is_forced)
         with self._expecting(file, changes):
             # What a peer has applied or deleted is expected no more.
             self._definitions.publish()
             if not notes:
+                self._settle()
                 return 0
             self._log_what_stays(file, changes, notes)
             marked = {key.kind for key in changes if key not in file.old_entries}
-            report = await self._definitions.change(changes, notes=notes, marked=marked)
+
+            def check_present() -> None:
+                if new_entries(file, self._definitions.table, is_forced=is_forced) != (changes, notes):
+                    raise _Overtaken
+
+            report = await self._definitions.change(changes, notes=notes, marked=marked, guard=check_present)
+            self._settle()
         log.info("= definitions of the node file: %d applied, %d have changed", len(changes), report.changed)
         return report.changed
 
+    def _settle(self) -> None:
+        self._waiting = None
+        self._unapplied.show([])
+
     @contextmanager
     def _expecting(self, file: NodeSettings, changes: Changes) -> Iterator[None]:
-        self._definitions.expect(changes)
+        self._expect(file, changes)
         try:
             yield
         except Refused as error:
             raise _mistake(file, error) from error
         finally:
-            self._definitions.expect({})
+            waiting = self._waiting or file
+            self._expect(waiting, new_entries(waiting, self._definitions.table)[0] if self._waiting else {})
 
     def _log_what_stays(self, file: NodeSettings, changes: Changes, notes: Changes) -> None:
         """Log for which entries the file does not say what the mesh has."""
@@ -111,7 +168,8 @@ class FileDefinitions:
 def source_of(table: DefinitionTable, one: Definition) -> str:
     """Where a definition is from: what a node file applied has its note in the same change."""
     for node, note in _memory(table).get(one.key, {}).items():
-        if note.version.origin == one.version.origin and note.version.time_us == one.version.time_us:
+        is_together = (note.version.origin, note.version.time_us) == (one.version.origin, one.version.time_us)
+        if is_together and REPLACED not in (note.value or {}):
             return f"the node file of {node}"
     return f"a change on {one.version.origin.node}"
 
@@ -125,6 +183,10 @@ def _hash(file: NodeSettings, key: Key, value: Value) -> str:
         return blake2b(text_of(key, value).encode(), digest_size=16).hexdigest()
     except Refused as error:
         raise _mistake(file, error) from error
+
+
+def _hash_in(note: Definition) -> str | None:
+    return (note.value or {}).get("hash")
 
 
 def _mistake(file: NodeSettings, error: Refused) -> ConfigError:

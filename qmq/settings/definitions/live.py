@@ -87,6 +87,7 @@ class LiveDefinitions:
         self._context = context
         self.table = table
         self._pending: dict[Key, Definition] = {}
+        self._notes_of: Mapping[Key, Changes] = {}
         self.kinds: dict[str, DefinitionKind] = {}
         self.fits: list[Callable[[Mapping[Key, Value | None]], None]] = []
         """Checks of all changes of a request together, for kinds that depend on each other. Each raises Refused."""
@@ -140,7 +141,12 @@ class LiveDefinitions:
             guard()
         checked = self.check(changes, deletes_unknown=deletes_unknown)
         out = Outcome(now_us=context.environment.now_us())
-        for kind in {key.kind: None for key in checked} if marked is None else marked:
+        if marked is None:
+            # While entries of the node file are expected, a mark would say that these do not count.
+            expected = {key.kind for key in self._pending}
+            marked = [kind for kind in {key.kind: None for key in checked} if kind not in expected]
+        notes = {**dict(one for key in checked for one in self._notes_of.get(key, {}).items()), **(notes or {})}
+        for kind in marked:
             for mark in (Key(CHANGED, one) for one in (self.needs.get(kind), kind) if one is not None):
                 if mark not in self.table.by_key:
                     self._write(mark, "{}", out)
@@ -151,7 +157,7 @@ class LiveDefinitions:
                 self._write(key, None if value is None else text_of(key, value), out)
             if key.kind in self.authored and (value is None or key not in same):
                 self._note_author(key, None if value is None else user, out)
-        for key, value in (notes or {}).items():
+        for key, value in notes.items():
             self._write(key, None if value is None else text_of(key, value), out)
         for one in map(self.table.get, kept):  # Last: later than all that this request takes away.
             if one is not None:
@@ -200,8 +206,12 @@ class LiveDefinitions:
         found = self.table.get(_author_key(key))
         return "" if found is None or found.value is None else str(found.value.get("user", ""))
 
-    def expect(self, pending: Changes) -> None:
-        """These entries of the node file are about to be applied, and those before no more. The caller publishes."""
+    def expect(self, pending: Changes, notes_of: Mapping[Key, Changes] | None = None) -> None:
+        """These entries of the node file are about to be applied, and those before no more. The caller publishes.
+
+        `notes_of`: what a change of such a key writes, too, because the entry is then not to be applied any more.
+        """
+        self._notes_of = notes_of or {}
         origin = Origin("", 0)
         self.news |= {key: None for key in self._pending if key not in pending and key not in self.table.by_key}
         self._pending = {

@@ -139,6 +139,7 @@ class DefinitionSync:
         self._changed = trio.Event()
         self.is_behind = False
         """No majority has answered since the start."""
+        self._known = trio.Event()
 
     # The side that asks
 
@@ -155,6 +156,11 @@ class DefinitionSync:
         if not self._has_majority():
             self.is_behind = True
             self._context.raise_condition(BEHIND, BEHIND_TEXT)
+
+    async def until_known(self) -> None:
+        """Return when this node is behind no more."""
+        if self.is_behind:
+            await self._known.wait()
 
     async def refresh(self) -> None:
         """Merge the definitions of all linked peers, for a client that asks for what another one has just declared.
@@ -233,9 +239,6 @@ class DefinitionSync:
         deleted = await self._pull(peer)
         if deleted is None:
             return
-        if self.is_behind and self._has_majority():
-            self.is_behind = False
-            context.clear_condition(BEHIND, BEHIND_TEXT)
         live = context.definitions
         if not (live.unrecorded or deleted) or context.is_catching_up:
             return
@@ -291,6 +294,10 @@ class DefinitionSync:
             live.publish()
         self._answered.add(peer)
         self._changed.set()
+        if self.is_behind and self._has_majority():
+            self.is_behind = False
+            self._known.set()
+            context.clear_condition(BEHIND, BEHIND_TEXT)
         return deleted
 
     def _has_majority(self) -> bool:
