@@ -20,7 +20,7 @@ from qmq.client.message import Message as AwaitedMessage
 from qmq.client.message import MessageContent
 from qmq.client.message import Receipt as Receipt
 from qmq.client.options import ConnectOptions, ConnectPlan, SubscribeOptions, new_feed, plan
-from qmq.client.styles import wrong_style
+from qmq.client.styles import outside_of_block, wrong_style
 from qmq.client.subscription import Reading
 from qmq.client.subscription import Subscription as AwaitedSubscription
 from qmq.client.threads import ThreadRunner
@@ -139,6 +139,8 @@ class Message(MessageContent):
 class Subscription(Reading):
     """As `qmq.client.Subscription`, with `with` and `for`."""
 
+    BLOCK = "with"
+
     def __init__(self, client: Client, feed: Feed, confirm: bool) -> None:
         super().__init__(client.calls, feed)
         self._blocking = client
@@ -180,6 +182,8 @@ class Subscription(Reading):
 class Transaction(Collection):
     """As `qmq.client.Transaction`, with `with`."""
 
+    BLOCK = "with"
+
     def __init__(self, client: Client, timeout_seconds: float) -> None:
         super().__init__(client.calls, timeout_seconds)
         self._runner = client.runner
@@ -189,6 +193,7 @@ class Transaction(Collection):
             super().hold(message, is_ack)
 
     def __enter__(self) -> "Transaction":
+        self.begin()
         return self
 
     def __exit__(
@@ -202,6 +207,9 @@ class BlockingConnecting(AbstractContextManager[Client]):
 
     def __init__(self, open: Callable[[], AbstractContextManager[Client]]) -> None:
         self._open = open
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise outside_of_block(Client, name, "with")
 
     def __enter__(self) -> Client:
         self._opened = self._open()

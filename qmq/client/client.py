@@ -5,10 +5,9 @@ runs the same coroutines in the thread of the caller, where they wait by blockin
 """
 
 import math
-from collections.abc import Awaitable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 from qmq.client.core.core import Core
 from qmq.client.core.encode import Headers, Send
@@ -21,8 +20,6 @@ from qmq.client.subscription import Subscription
 from qmq.client.tracing import Tracing
 from qmq.client.transaction import Transaction
 from qmq.errors import NotConnected, Refused, ReplyLost, Stale
-
-T = TypeVar("T")
 
 REPLY_PREFIX = "/reply-queue/"
 """Of the addresses that nodes write into `reply-to`."""
@@ -78,7 +75,7 @@ class Client:
         """
         with self.sending("send", destination, body, headers or {}) as all_headers:
             request = self.core.new_send(destination, body, all_headers)
-            return await self._within(timeout_seconds, self._request(request))
+            return await self.runner.limited(timeout_seconds, self._request(request))
 
     async def request(
         self,
@@ -124,7 +121,7 @@ class Client:
 
         with self.sending("send", destination, body, {**given, "correlation-id": correlation_id}) as all_headers:
             given = {name: value for name, value in all_headers.items() if name != "correlation-id"}
-            return await self._within(timeout_seconds, until_answered())
+            return await self.runner.limited(timeout_seconds, until_answered())
 
     async def reply(
         self,
@@ -204,6 +201,8 @@ class Client:
     def sending(
         self, operation: str, destination: str, body: bytes, headers: Headers
     ) -> AbstractContextManager[Headers]:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"body must be bytes, not {type(body).__name__}")
         return self._tracing.sending(operation, destination, body, headers, self.runner.address)
 
     def processing(self, delivery: Delivered) -> AbstractContextManager[object]:
@@ -231,7 +230,7 @@ class Client:
         request: Request | None = None
         try:
             request = self.core.new_transaction(sends, settles)
-            return await self._within(timeout_seconds, self._request(request))
+            return await self.runner.limited(timeout_seconds, self._request(request))
         except BaseException:
             if request is None or not request.written:
                 self.release(settles)
@@ -241,9 +240,6 @@ class Client:
         """No transaction with these is requested."""
         for delivery, _ in settles:
             self.core.release(delivery)
-
-    async def _within(self, seconds: float, call: Awaitable[T]) -> T:
-        return await (call if seconds == math.inf else self.runner.within(seconds, call))
 
     async def _request_reply(self, pending: PendingReply) -> Delivered:
         """Wait for room, send the request, wait for the answer. Raises ReplyLost and what `send` raises."""

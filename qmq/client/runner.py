@@ -8,10 +8,11 @@ before the client was ever connected.
 """
 
 import logging
+import math
 import ssl
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Protocol, TypeVar
 
 from qmq.address import Address
@@ -85,6 +86,13 @@ class Runner(ABC):
     @abstractmethod
     async def within(self, seconds: float, call: Awaitable[T]) -> T:
         """The result of `call`. Raises TimeoutError after so many seconds, having cancelled it."""
+
+    async def limited(self, seconds: float, call: Coroutine[object, object, T]) -> T:
+        """As `within`, for the `timeout_seconds` of an application: math.inf is no limit. Raises ValueError."""
+        if not seconds >= 0:
+            call.close()
+            raise ValueError("timeout_seconds is not negative, math.inf for no limit")
+        return await (call if seconds == math.inf else self.within(seconds, call))
 
     @abstractmethod
     async def serve(self, address: Address) -> None:

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import NoReturn
 
+from qmq.client.blocks import not_entered
 from qmq.client.client import Client
 
 MODULES = {"trio": "qmq.client", "asyncio": "qmq.client.aio", "": "qmq.client.blocking"}
@@ -29,12 +30,20 @@ def wrong_style(used: str) -> RuntimeError:
     return RuntimeError(f"{MODULES[used]} is for code {needed}, and this code runs {found}: import {MODULES[loop]}")
 
 
+def outside_of_block(client: type, name: str, block: str) -> Exception:
+    """For an attribute of what `connect` returns: it has none, but the client inside of it may."""
+    return not_entered("connect()", block) if hasattr(client, name) else AttributeError(name)
+
+
 class Connecting(AbstractAsyncContextManager[Client]):
     """What `connect` returns: a client inside `async with`, connected as long as the block runs."""
 
     def __init__(self, loop: str, open: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
         self._loop = loop
         self._open = open
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise outside_of_block(Client, name, "async with")
 
     async def __aenter__(self) -> Client:
         if loop_of_caller() != self._loop:

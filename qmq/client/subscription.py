@@ -4,6 +4,7 @@ import math
 from types import TracebackType
 from typing import Protocol
 
+from qmq.client.blocks import not_entered
 from qmq.client.core.feed import Delivered, Feed, FeedState
 from qmq.client.message import Message, Settler
 from qmq.client.runner import Runner
@@ -20,9 +21,12 @@ class Subscriber(Settler, Protocol):
 class Reading:
     """A subscription in every style of program: what is done with its feed."""
 
+    BLOCK = "async with"
+
     def __init__(self, client: Subscriber, feed: Feed) -> None:
         self._client = client
         self._feed = feed
+        self._is_entered = False
 
     @property
     def destination(self) -> str:
@@ -43,6 +47,7 @@ class Reading:
     async def begin(self) -> None:
         """On return a node has the subscription. Raises Refused, NotConnected; cancelled, nothing is left behind."""
         client, feed = self._client, self._feed
+        self._is_entered = True
         client.core.subscribe(feed)
         client.runner.wake()
         try:
@@ -62,8 +67,11 @@ class Reading:
 
     async def next(self, timeout_seconds: float) -> Delivered | None:
         """The next message, None once the subscription was left. Raises as `Subscription.receive`."""
-        if timeout_seconds != math.inf:
-            return await self._client.runner.within(timeout_seconds, self.next(math.inf))
+        if not self._is_entered:
+            raise not_entered("a subscription", self.BLOCK)
+        return await self._client.runner.limited(timeout_seconds, self._next())
+
+    async def _next(self) -> Delivered | None:
         client, feed = self._client, self._feed
         await client.runner.checkpoint()
         while True:

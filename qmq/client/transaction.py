@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
+from qmq.client.blocks import not_entered
 from qmq.client.core.core import Core
 from qmq.client.core.encode import Headers, Send
 from qmq.client.core.feed import Delivered
@@ -33,16 +34,28 @@ class Collection:
     otherwise (docs/limits.md).
     """
 
+    BLOCK = "async with"
+
     def __init__(self, client: Committer, timeout_seconds: float) -> None:
         self._client = client
         self._timeout_seconds = timeout_seconds
         self._sends: list[Send] = []
         self._settles: list[tuple[Delivered, bool]] = []
+        self._is_open = False
         self.receipt: Receipt | None = None
         """How the node has taken it, after the block."""
 
+    def begin(self) -> None:
+        """The block begins."""
+        self._is_open = True
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise not_entered("a transaction", self.BLOCK)
+
     def send(self, destination: str, body: bytes, headers: Headers | None = None) -> None:
         """Add a message."""
+        self._check_open()
         with self._client.sending("create", destination, body, headers or {}) as all_headers:
             self._sends.append((destination, body, dict(all_headers)))
 
@@ -58,11 +71,13 @@ class Collection:
 
     def hold(self, message: MessageContent, is_ack: bool) -> None:
         """Add an ACK or a NACK."""
+        self._check_open()
         if self._client.core.hold(message.delivery):
             self._settles.append((message.delivery, is_ack))
 
     async def finish(self, is_failed: bool) -> None:
         """The block ends: commit, or forget what was collected. See `Transaction.__aexit__`."""
+        self._is_open = False
         if is_failed:
             self._client.release(self._settles)
         elif self._sends or self._settles:
@@ -73,6 +88,7 @@ class Transaction(Collection):
     __doc__ = Collection.__doc__
 
     async def __aenter__(self) -> "Transaction":
+        self.begin()
         return self
 
     async def __aexit__(

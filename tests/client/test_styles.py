@@ -1,6 +1,7 @@
 """What the client does in every style of program: on trio, on asyncio, and with threads, over real sockets."""
 
 import asyncio
+import gc
 import inspect
 import ssl
 import subprocess
@@ -350,6 +351,76 @@ def test_what_is_no_list_of_nodes_is_refused(style: Style, addresses: list[str])
     with pytest.raises(TypeError, match="colour"):
         with style.connect("127.0.0.1:1", colour="green"):
             pass
+
+
+# What works only inside its block
+
+
+def test_a_subscription_or_a_transaction_outside_of_its_block_is_an_error(style: Style) -> None:
+    with nodes() as mesh, style.connect(mesh.addresses) as client:
+        outside = client.subscribe("/queue/q")
+        for use in (outside.receive, lambda: next(outside), lambda: outside.receive(timeout_seconds=1)):
+            with pytest.raises(RuntimeError, match="subscription works only inside its block: enter it with `"):
+                use()
+        client.send("/queue/q", b"job")
+        with client.subscribe("/queue/q") as messages, messages.receive(timeout_seconds=PATIENCE_SECONDS) as message:
+            never_entered = client.transaction()
+            with client.transaction() as left:
+                left.send("/queue/other", b"")
+            for together in (never_entered, left):
+                with pytest.raises(RuntimeError, match="transaction works only inside its block: enter it with `"):
+                    together.send("/queue/q", b"")
+                with pytest.raises(RuntimeError, match="transaction works only inside its block: enter it with `"):
+                    together.ack(message)
+
+
+@pytest.mark.parametrize(
+    ("connect", "block"),
+    [
+        (qmq.client.connect, "async with"),
+        (qmq.client.aio.connect, "async with"),
+        (qmq.client.blocking.connect, "with"),
+    ],
+)
+def test_a_call_of_what_connect_returns_says_to_enter_it(connect: Callable[[str], Any], block: str) -> None:
+    with pytest.raises(RuntimeError, match=f"enter it with `{block}`"):
+        connect(AT).send("/queue/q", b"")
+    assert not hasattr(connect(AT), "colour")
+
+
+# Arguments that make no sense
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_a_time_limit_that_is_negative_is_an_error(style: Style, seconds: float) -> None:
+    with nodes() as mesh, style.connect(mesh.addresses) as client, client.subscribe("/queue/q") as messages:
+
+        def commit() -> None:
+            with client.transaction(timeout_seconds=seconds) as together:
+                together.send("/queue/q", b"")
+
+        for use in (
+            commit,
+            lambda: client.send("/queue/q", b"", timeout_seconds=seconds),
+            lambda: client.request("/queue/q", b"", timeout_seconds=seconds),
+            lambda: messages.receive(timeout_seconds=seconds),
+        ):
+            with pytest.raises(ValueError, match="timeout_seconds is not negative"):
+                use()
+        gc.collect()
+        assert client.statistics().unconfirmed_messages == client.statistics().waiting_requests == 0
+
+
+def test_a_body_that_is_no_bytes_is_an_error_of_the_call(style: Style) -> None:
+    with nodes() as mesh, style.connect(mesh.addresses) as client:
+        with client.transaction() as together:
+            for use in (client.send, client.request, together.send):
+                with pytest.raises(TypeError, match="^body must be bytes, not str$"):
+                    use("/queue/q", "text")
+        with client.subscribe("/queue/q") as messages:
+            client.send("/queue/q", bytearray(b"mutable"))
+            assert take(messages, 1) == [b"mutable"]
 
 
 # A module that is for another style
