@@ -24,12 +24,22 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it. A name other than `localhost` counts as reachable from outside."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        ip = ip_of(self.host)
+        return self.host == "localhost" if ip is None else ip.is_loopback
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of a machine: it can be listened at, and not be dialled."""
+        ip = ip_of(self.host)
+        return ip is not None and ip.is_unspecified
+
+
+def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def parse_address(text: str) -> Address:
@@ -43,10 +53,10 @@ def parse_address(text: str) -> Address:
             ipaddress.IPv6Address(host)
         except ValueError:
             raise ValueError("must have an IPv6 address between the brackets, such as [::1]:61613") from None
-    elif ":" in host:
+    elif host.count(":") > 1:
         raise ValueError("must have an IPv6 address in brackets, such as [::1]:61613")
     elif not host:
-        raise ValueError("must name a host before the colon, such as 127.0.0.1:61613 (0.0.0.0 for every interface)")
+        raise ValueError("must name a host before the colon, such as 127.0.0.1:61613")
     elif not _may_be_looked_up(host):
         raise ValueError("must have a host name or an IP address before the colon")
     if not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > PORT_MAX:

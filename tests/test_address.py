@@ -47,6 +47,29 @@ def test_loopback_is_recognised(host: str) -> None:
     assert Address(host, 1).is_loopback
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0::0"])
+def test_a_wildcard_is_recognised(host: str) -> None:
+    assert Address(host, 1).is_wildcard
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fd00::", "localhost"])
+def test_what_can_be_dialled_is_no_wildcard(host: str) -> None:
+    assert not Address(host, 1).is_wildcard
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("http://x:80", "must have a host name or an IP address before the colon"),
+        ("fd00::1:80", "must have an IPv6 address in brackets"),
+        ("x:abc", "must have a port from 0 to 65535"),
+    ],
+)
+def test_the_reason_fits_what_was_written(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_address(text)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org"])
 def test_what_others_can_reach_is_not_loopback(host: str) -> None:
     assert not Address(host, 1).is_loopback

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from qmq.address import ip_of
 from qmq.protocols.declaration import TlsSettings
 
 from .node import LISTENERS, NodeSettings
@@ -24,8 +25,6 @@ HANDSHAKE_STEPS: Final = 3
 X509_NOT_YET_VALID: Final = 9
 X509_EXPIRED: Final = 10
 """X509_V_ERR_CERT_… (OpenSSL, verify(1))."""
-
-WILDCARDS: Final = ("0.0.0.0", "[::]")  # noqa: S104
 
 FATAL: Final = "fatal"
 """A node cannot start with it."""
@@ -79,8 +78,7 @@ def _sections(
     for key in LISTENERS:
         for number, one in enumerate(getattr(settings, key)):
             if one.tls is not None:
-                host = one.address.host
-                hosts = clients if host in WILDCARDS else {host}
+                hosts = clients if one.address.is_wildcard else {one.address.host}
                 if one.address.is_loopback:
                     hosts = ()
                 yield (key, number), one.tls, _listener_problems(one.tls, hosts)
@@ -125,13 +123,15 @@ def _listener_problems(tls: TlsSettings, hosts: Collection[str]) -> list[_TlsPro
     if shown is None:
         return []
     names = _names(shown, "DNS") | _names(shown, "IP Address")
-    if any(_matches(host.strip("[]"), name) for host in hosts for name in names):
+    if any(_matches(host, name) for host in hosts for name in names):
         return []
     why = f"names {', '.join(sorted(names)) or 'nothing'}: clients that use the address {sorted(hosts)[0]} refuse it"
     return [_TlsProblem("certificate", why, DOUBTFUL)]
 
 
 def _matches(host: str, name: str) -> bool:
+    if (ip := ip_of(host)) is not None:
+        return ip == ip_of(name)
     return host == name or (name.startswith("*.") and host.partition(".")[2] == name[2:])
 
 

@@ -101,6 +101,8 @@ def _check_nodes(nodes: tuple[Peer, ...]) -> None:
         for address in peer.addresses:
             if address.port == 0:
                 raise ValueError(f"must have a fixed port for node {peer.name!r}: other nodes dial it")
+            if address.is_wildcard:
+                raise ValueError(f"must be an address that other nodes can dial for node {peer.name!r}, not {address}")
             if address in seen:
                 raise ValueError(f"must not use {address} twice: nodes {seen[address]!r} and {peer.name!r}")
             seen[address] = peer.name

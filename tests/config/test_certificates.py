@@ -137,12 +137,18 @@ def test_certificates_of_listeners_are_checked_and_a_name_that_differs_is_noted(
     missing = run("config", "check", *files.write(more=listener.format("none") + users))
     other = run("config", "check", *files.write(more=listener.format("a") + users))
     good = run("config", "check", *files.write(more=listener.format("10.1.2.3") + users))
+    files.papers.of("fd00:0::2")
+    (files.folder / "fd00:0::2.key").chmod(0o600)
+    ipv6 = listener.replace("10.1.2.3", "[fd00::2]").format("fd00:0::2")
+    any_address = listener.replace("10.1.2.3", "[::]").format("a")
 
     assert missing.exit_code == 2
     assert f"node.toml:9: stomp[0].tls.certificate: {files.folder}/none.pem: cannot be read" in missing.stderr
     assert other.exit_code == 0
     assert "clients that use the address 10.1.2.3 refuse it" in other.output
     assert "refuse it" not in good.output
+    assert "refuse it" not in run("config", "check", *files.write(more=ipv6 + users)).output
+    assert "the address :: refuse it" not in run("config", "check", *files.write(more=any_address + users)).output
     assert "root is in the group keepers, which no permission names" in good.output
 
 

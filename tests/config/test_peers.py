@@ -59,6 +59,8 @@ def test_the_secret_does_not_show_in_the_representation(tmp_path: Path) -> None:
         ((A, ("b", "127.0.0.1:1001", "127.0.0.1:6")), "127.0.0.1:1001 twice"),
         ((A, ("b", "127.0.0.1:5", "127.0.0.1:1001")), "127.0.0.1:1001 twice"),
         ((("a", "127.0.0.1:5", "127.0.0.1:5"),), "127.0.0.1:5 twice"),
+        ((("a", "127.0.0.1:5", "0.0.0.0:6"),), "other nodes can dial for node 'a', not 0.0.0.0:6"),
+        ((("a", "[::]:5", "127.0.0.1:6"),), "other nodes can dial for node 'a', not [::]:5"),
         ((("a", "127.0.0.1:0", "127.0.0.1:5"),), "fixed port for node 'a'"),
     ],
 )
