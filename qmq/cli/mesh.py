@@ -35,7 +35,7 @@ from .launch import (
 from .mesh_members import check, retire
 from .mesh_serving import SERVING, Served, merge_serving, serving_table
 from .options import FILE, FOLDER, json_option, login_options
-from .output import Failed, print_json, printable, table
+from .output import Failed, counted, print_json, printable, table
 from .serve import LOG_LEVELS
 from .status import ask, links_of
 
@@ -116,7 +116,7 @@ def up(
                     fleet.check_alive(node.name)
                 was_ready = all(state.state == "ready" for state in states)
                 if was_ready:
-                    ready = f"mesh {fleet.peers.mesh}: {len(states)} nodes ready; Ctrl-C stops all"
+                    ready = f"mesh {fleet.peers.mesh}: {counted(len(states), 'node')} ready; Ctrl-C stops all"
                     screen.say("\n".join([ready, *what_to_try(fleet)]))
             if all(node.exit_code is not None for node in fleet.nodes.values()):
                 break  # `mesh down` in another shell

@@ -37,9 +37,8 @@ mesh_option = click.option("--mesh", default="qmq", show_default=True, help="Nam
 
 
 def days_option(default: int) -> Callable[[F], F]:
-    kind = click.IntRange(1, DAYS_MAX)
     text = "Valid for so many days; none outlives its authority."
-    return click.option("--days", type=kind, default=default, show_default=True, help=text)
+    return click.option("--days", type=click.IntRange(1, DAYS_MAX), default=default, show_default=True, help=text)
 
 
 def mesh_folder(path: Path) -> "MeshFolder":
