@@ -4,13 +4,15 @@ The templates are files beside this one. A `$name` in them is replaced.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Final
 
-from qmq.address import Address
+from qmq.address import Address, ip_of, parse_address
+from qmq.section import NODE_NAME
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
 STOMP_PORT: Final = 61613
@@ -30,6 +32,19 @@ class NewNode:
     port: int = STOMP_PORT
     more_names: tuple[str, ...] = ()
     """Other names by which clients reach it, for its certificate."""
+
+    @classmethod
+    def read(cls, text: str) -> "NewNode":
+        """`NAME=HOST` or `NAME=HOST:PORT`. Raises ValueError with the reason."""
+        name, _, host = text.partition("=")
+        if not host or not re.fullmatch(NODE_NAME, name):
+            raise ValueError("must be NAME=HOST, and NAME 1 to 32 characters out of a-z, 0-9 and -")
+        if ":" in host and ip_of(host) is not None:
+            host = f"[{host}]"
+        address = parse_address(f"{host}:{STOMP_PORT}" if ":" not in host or host.endswith("]") else host)
+        if address.is_wildcard:
+            raise ValueError("must be an address that other nodes can dial")
+        return cls(name, address.host, address.port)
 
     def address(self, key: str) -> Address:
         return Address(self.host, PORTS[key] + self.port - STOMP_PORT)
@@ -64,7 +79,7 @@ class NewMesh:
         ]
         if not self.with_tls:
             lines.append('secret_file = "mesh.secret"')
-        return "\n".join([*lines, *(node.peer() for node in self.nodes)])
+        return "\n".join([*lines, "".join(node.peer() for node in self.nodes)])
 
     def node_file(self, node: NewNode) -> str:
         """With TLS, the listeners are here; without, they are those of the peers file."""
@@ -103,13 +118,19 @@ class NewMesh:
 
     def readme(self) -> str:
         """What to do with the folder."""
-        return _filled("README.md", mesh=self.name, nodes=", ".join(node.name for node in self.nodes))
+        template = "README.md" if self.with_tls else "README-loopback.md"
+        return _filled(template, mesh=self.name, folders=listed(node.name for node in self.nodes))
 
     def _definitions(self) -> str:
         if self.admin is None:
             return '# [definitions.policy."/queue/jobs.*"]\n# delivery_limit = 5\n'
         key = json.dumps(self.admin)
         return f'[definitions.user.{key}]\npassword_hash = "{self.password_hash}"\ngroups = ["administrator"]\n'
+
+
+def listed(names: Iterable[str]) -> str:
+    """As the README names the folders of the nodes."""
+    return f"folders {', '.join(names)}"
 
 
 def compose_nodes(names: Sequence[str] = ("a", "b", "c")) -> list[NewNode]:

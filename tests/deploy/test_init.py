@@ -83,6 +83,32 @@ def test_the_readme_has_five_lines(run: Run, folder: Path) -> None:
     assert len((folder / "README.md").read_text("utf-8").splitlines()) == 5
 
 
+def test_the_readme_of_a_mesh_without_tls_speaks_of_no_certificates(run: Run, folder: Path) -> None:
+    run("init", str(folder), "--no-tls", "--node", "a=127.0.0.2", "--node", "b=127.0.0.3")
+
+    readme = (folder / "README.md").read_text("utf-8")
+    assert len(readme.splitlines()) == 5
+    assert "one of the folders a, b." in readme
+    assert "mesh.secret" in readme
+    assert "cert" not in readme
+
+
+def test_one_blank_line_is_before_each_node_of_the_peers_file(run: Run, folder: Path) -> None:
+    run("init", str(folder), *THREE, *ROOT, input=PASSWORD)
+    run("init", str(folder), "--add", "d=127.0.0.5")
+
+    text = (folder / "a" / "peers.toml").read_text("utf-8")
+
+    assert (text.count("\n\n[[nodes]]"), text.count("\n\n\n"), text.endswith("\n\n")) == (4, 0, False)
+
+
+def test_an_address_of_ipv6_is_found_in_the_certificate(run: Run, folder: Path) -> None:
+    done = run("init", str(folder), "--node", "a=::2", *ROOT, input=PASSWORD)
+
+    assert done.exit_code == 0, done.output
+    assert "refuse it" not in done.output
+
+
 def test_a_mesh_on_loopback_without_tls_has_a_secret_and_needs_no_user(run: Run, folder: Path) -> None:
     done = run("init", str(folder), "--no-tls", "--node", "a=127.0.0.1:20000", "--node", "b=127.0.0.1:20001")
 
@@ -122,6 +148,19 @@ def test_an_empty_folder_is_used_and_any_other_is_left_alone(run: Run, folder: P
     [
         (("--node", "A=127.0.0.1"), "'A=127.0.0.1' must be NAME=HOST"),
         (("--node", "a"), "'a' must be NAME=HOST"),
+        (("--node", "a="), "'a=' must be NAME=HOST"),
+        (("--node", "a=:700"), "must name a host before the colon, such as 127.0.0.1:61613\n"),
+        (("--node", "a=127.0.0.2:abc"), "must have a port from 0 to 65535"),
+        (("--node", "a=http://x"), "must have a port from 0 to 65535"),
+        (("--node", "a=http://x:80"), "must have a host name or an IP address"),
+        (("--node", "a=0.0.0.0"), "'a=0.0.0.0' must be an address that other nodes can dial"),
+        (("--node", "a=::"), "'a=::' must be an address that other nodes can dial"),
+        (("--kubernetes", "BadNS"), "--kubernetes 'BadNS': must be a namespace"),
+        (("--kubernetes", "a_b"), "--kubernetes 'a_b': must be a namespace"),
+        (("--kubernetes", "Bad NS"), "--kubernetes 'Bad NS': must be a namespace"),
+        (("--kubernetes", "-a"), "--kubernetes '-a': must be a namespace"),
+        (("--kubernetes", ""), "--kubernetes '': must be a namespace"),
+        ((*THREE, "--admin", "a:b"), "--admin 'a:b': must be without a colon"),
         (("--node", "a=b c"), "must have a host name or an IP address"),
         (("--node", "a=127.0.0.1:99999"), "must have a port from 0 to 65535"),
         ((*THREE, "--node", "a=127.0.0.9"), "must not have two nodes named 'a'"),
@@ -138,7 +177,7 @@ def test_an_empty_folder_is_used_and_any_other_is_left_alone(run: Run, folder: P
 def test_what_cannot_be_a_mesh_is_refused_and_nothing_is_written(
     run: Run, folder: Path, words: tuple[str, ...], why: str
 ) -> None:
-    done = run("init", str(folder), *words, *ROOT, input=PASSWORD)
+    done = run("init", str(folder), *ROOT, *words, input=PASSWORD)
 
     assert why in done.stderr
     assert nothing_is_left(folder, done)
@@ -171,6 +210,30 @@ def test_on_a_terminal_it_asks_for_what_is_missing(run: Run, folder: Path, monke
     settings, peers = load(folder / "a" / "node.toml", None)
     assert peers is not None and [peer.name for peer in peers.nodes] == ["a", "b"]
     assert set(settings.definitions["user"]) == {"ann"}
+
+
+def test_on_a_terminal_a_mesh_on_loopback_may_have_no_user(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qmq.cli.deploy.init._can_ask", lambda: True)
+
+    done = run("init", str(folder), "--no-tls", "--node", "a=127.0.0.2", input="\n")
+
+    assert done.exit_code == 0, done.output
+    assert "the first user, an administrator (nothing: no login): " in done.stderr
+    assert load(folder / "a" / "node.toml", None)[0].definitions.get("user") is None
+
+
+def test_what_cannot_be_a_mesh_is_refused_before_a_password_is_asked_for(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qmq.cli.deploy.init._can_ask", lambda: True)
+
+    done = run("init", str(folder), *THREE, "--node", "a=127.0.0.9", input="root\nsecret\nsecret\n")
+
+    assert "must not have two nodes named 'a'" in done.stderr
+    assert "administrator" not in done.stderr
+    assert nothing_is_left(folder, done)
 
 
 def manifests(file: Path) -> list[dict[str, Any]]:
@@ -266,6 +329,7 @@ def test_a_node_is_added_to_the_files_of_a_mesh(run: Run, folder: Path, with_tls
 
     assert done.exit_code == 0, done.output
     assert names_in(folder / "d") == names_in(folder / "a")
+    assert "of the folders a, b, d" in (folder / "README.md").read_text("utf-8")
     assert (folder / "a" / "node.toml").read_bytes() == own_of_a
     for name in "abd":
         settings, peers = load(folder / name / "node.toml", None)
@@ -276,6 +340,18 @@ def test_a_node_is_added_to_the_files_of_a_mesh(run: Run, folder: Path, with_tls
     assert "Description=QMQ node d of" in (folder / "d" / "qmq.service").read_text("utf-8")
     checked = run("config", "check", "--config", str(folder / "d" / "node.toml"))
     assert checked.exit_code == 0, checked.output
+
+
+def test_adding_a_node_excludes_the_options_of_a_new_mesh(run: Run, folder: Path) -> None:
+    run("init", str(folder), *THREE, *ROOT, input=PASSWORD)
+    more = ("--node", "e=127.0.0.6", "--no-tls", *ROOT, "--mesh", "x", "--compose", "--kubernetes", "y")
+
+    done = run("init", str(folder), "--add", "d=127.0.0.5", *more, input=PASSWORD)
+
+    assert done.exit_code == 2
+    excluded = "--node, --mesh, --tls/--no-tls, --admin, --passcode-stdin, --compose, --kubernetes"
+    assert f"--add changes a mesh that exists: it excludes {excluded}" in " ".join(done.stderr.split())
+    assert not (folder / "d").exists()
 
 
 @pytest.mark.parametrize(

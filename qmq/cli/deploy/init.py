@@ -14,15 +14,13 @@ from pathlib import Path
 
 import click
 
-from qmq.deploy.node_files import LISTENERS, STOMP_PORT, NewMesh, NewNode, compose_nodes, kubernetes_nodes
+from qmq.deploy.node_files import LISTENERS, NewMesh, NewNode, compose_nodes, kubernetes_nodes, listed
 from qmq.deploy.writing import AUTHORITY, read, replace, write_new
 
-from ...address import parse_address
 from ...config import load_peers
 from ...config.peers import NODES_MAX, check_change
 from ...config.secrecy import draw_secret
 from ...errors import ConfigError
-from ...section import NODE_NAME
 from ..config import check_files
 from ..options import FOLDER
 from ..output import Failed, printable
@@ -34,28 +32,12 @@ CONTAINER_USER = 10001
 """That of the image (`cluster/deploy/Dockerfile`)."""
 
 
-def read_nodes(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> list[NewNode]:
+def read_node(value: str) -> NewNode:
     """`NAME=HOST` or `NAME=HOST:PORT`."""
-    return [_read_node(value) for value in values]
-
-
-def read_optional_node(ctx: click.Context, param: click.Parameter, value: str | None) -> NewNode | None:
-    """The same, for an option that may be left out."""
-    return None if value is None else _read_node(value)
-
-
-def _read_node(value: str) -> NewNode:
-    name, equals, host = value.partition("=")
-    if not equals or not re.fullmatch(NODE_NAME, name):
-        raise click.BadParameter(f"{value!r} must be NAME=HOST, and NAME 1 to 32 characters out of a-z, 0-9 and -")
-    has_port = re.search(r":[0-9]+$", host) and (host.startswith("[") or host.count(":") == 1)
-    if ":" in host and not has_port and not host.startswith("["):
-        host = f"[{host}]"  # IPv6
     try:
-        address = parse_address(host if has_port else f"{host}:{STOMP_PORT}")
+        return NewNode.read(value)
     except ValueError as error:
-        raise click.BadParameter(f"{value!r}: {error}") from error
-    return NewNode(name, address.host, address.port)
+        raise click.BadParameter(f"{value!r} {error}") from error
 
 
 @click.command
@@ -65,7 +47,7 @@ def _read_node(value: str) -> NewNode:
     "nodes",
     multiple=True,
     metavar="NAME=HOST",
-    callback=read_nodes,
+    type=read_node,
     help="A node and its host name or address, also NAME=HOST:PORT with its port for STOMP; repeatable.",
 )
 @click.option("--mesh", metavar="NAME", help="Name of the mesh.  [default: that of DIR]")
@@ -78,17 +60,14 @@ def _read_node(value: str) -> NewNode:
 )
 @click.option("--admin", metavar="NAME", help="The first user, an administrator.")
 @click.option("--passcode-stdin", is_flag=True, help="The first line of standard input is the password of --admin.")
-@click.option(
-    "--add",
-    metavar="NAME=HOST",
-    callback=read_optional_node,
-    help="Add one node to the files in DIR, and change nothing else but their peers files.",
-)
+@click.option("--add", metavar="NAME=HOST", type=read_node, help="Add one node to the files of the mesh in DIR.")
 @click.option("--compose", is_flag=True, help="For containers of one machine: nodes a, b, c, and a compose file.")
-@click.option("--kubernetes", metavar="NAMESPACE", help="For a StatefulSet of three in this namespace, and its file.")
+@click.option("--kubernetes", metavar="NAMESPACE", help="For a StatefulSet of three, and its file.")
+@click.pass_context
 def init(
+    ctx: click.Context,
     folder: Path,
-    nodes: list[NewNode],
+    nodes: Sequence[NewNode],
     mesh: str | None,
     with_tls: bool,
     admin: str | None,
@@ -103,6 +82,11 @@ def init(
     of node NAME needs: qmq serve --config DIR/NAME/node.toml
     """
     if add is not None:
+        default = click.core.ParameterSource.DEFAULT
+        given = {one for one in ctx.params if ctx.get_parameter_source(one) is not default} - {"folder", "add"}
+        others = ["/".join(one.opts + one.secondary_opts) for one in ctx.command.params if one.name in given]
+        if others:
+            raise click.UsageError(f"--add changes a mesh that exists: it excludes {', '.join(others)}")
         for file in add_node(folder, add):
             click.echo(str(file))
         click.echo(f"{folder / add.name}: all that the host of {add.name} needs; first reload the others (SIGHUP)")
@@ -112,19 +96,23 @@ def init(
             raise Failed(f"{folder}: is not empty, and nothing is overwritten")
     except OSError as error:
         raise Failed(f"{folder}: {error.strerror}") from error
-    if compose + bool(kubernetes) + bool(nodes) > 1 or (not with_tls and (compose or kubernetes)):
+    if compose + (kubernetes is not None) + bool(nodes) > 1 or (not with_tls and (compose or kubernetes)):
         raise click.UsageError(
             "--compose and --kubernetes name the nodes, with TLS: they exclude each other, --node and --no-tls"
         )
+    if kubernetes is not None and not re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", kubernetes):
+        raise click.UsageError(f"--kubernetes {kubernetes!r}: must be a namespace, a label of RFC 1123, such as prod-1")
     if compose or kubernetes:
         nodes = compose_nodes() if kubernetes is None else kubernetes_nodes(CONTAINERS, kubernetes)
     nodes = nodes or _ask_for_nodes()
     name = mesh or re.sub(r"[^a-z0-9-]", "-", folder.absolute().name.lower())[:32]
     is_loopback = all(node.address("mesh").is_loopback for node in nodes)
-    admin, password = _administrator(admin, passcode_stdin, is_needed=with_tls or not is_loopback)
-    hashed = None if password is None else hash_of(password)
-    new = NewMesh(name, nodes, with_tls, admin, hashed, listen_everywhere=compose or kubernetes is not None)
     with _built_beside(folder) as building:
+        first = building / nodes[0].name / "peers.toml"
+        _write(first, NewMesh(name, nodes, with_tls).peers_file())
+        load_peers(first)  # So that what no mesh can have is an error before it asks, and before the rest is made.
+        admin, hashed = _administrator(admin, passcode_stdin, is_needed=with_tls or not is_loopback)
+        new = NewMesh(name, nodes, with_tls, admin, hashed, listen_everywhere=compose or kubernetes is not None)
         notes = write_mesh(building, new)
         if compose:
             _write(building / "compose.yaml", new.compose(_container_user(building, new)))
@@ -174,16 +162,20 @@ def add_node(folder: Path, new: NewNode) -> list[Path]:
     except BaseException:
         shutil.rmtree(own, ignore_errors=True)
         raise
+    if (readme := folder / "README.md").exists():
+        old = [node.name for node in peers.nodes]
+        replace(readme, read(readme).replace(listed(old).encode(), listed([*old, new.name]).encode(), 1))
     for file in files:
         replace(file, text.encode())
     return files
 
 
 def write_mesh(folder: Path, mesh: NewMesh) -> list[str]:
-    """Write the folders of the nodes, and check them; returns notes. Raises ConfigError with all errors."""
+    """Write the folders of the nodes, and check them; returns notes. Raises ConfigError with all errors.
+
+    The peers file of the first node is there already.
+    """
     first = folder / mesh.nodes[0].name / "peers.toml"
-    _write(first, mesh.peers_file())
-    load_peers(first)  # So that a name or an address that two nodes have is an error before the rest is made.
     if mesh.with_tls:
         papers = mesh_folder(folder)
         papers.make_authorities(mesh.name, AUTHORITY_DAYS)
@@ -222,29 +214,35 @@ def _ask_for_nodes() -> list[NewNode]:
         raise click.UsageError("--node NAME=HOST is needed, once for each node of the mesh")
     nodes: list[NewNode] = []
     while len(nodes) < NODES_MAX:
-        said = click.prompt("a node, NAME=HOST (nothing ends the list)", default="", show_default=False, err=True)
-        if not said and nodes:
+        node = click.prompt(
+            "a node, NAME=HOST (nothing ends the list)",
+            "",
+            value_proc=lambda said: read_node(said) if said or not nodes else None,
+            show_default=False,
+            err=True,
+        )
+        if node is None:
             break
-        try:
-            nodes.append(_read_node(said))
-        except click.BadParameter as error:
-            click.echo(printable(error.message), err=True)
+        nodes.append(node)
     return nodes
 
 
 def _administrator(name: str | None, on_stdin: bool, *, is_needed: bool) -> tuple[str | None, str | None]:
-    """Name and password of the first user; None twice for a mesh on loopback without users."""
+    """Name and password hash of the first user; None twice for a mesh on loopback without users."""
     if name is None and _can_ask() and not on_stdin:
-        name = click.prompt("the first user, an administrator", default="root", err=True)
-    if name is None:
+        asked = "the first user, an administrator" + " (nothing: no login)" * (not is_needed)
+        name = click.prompt(asked, "root" * is_needed, show_default=is_needed, err=True)
+    if not name:
         if is_needed or on_stdin:
             raise click.UsageError("--admin NAME is needed: only users can log in")
         return None, None
+    if ":" in name:
+        raise click.UsageError(f"--admin {name!r}: must be without a colon, which HTTP (Basic) cannot carry")
     if on_stdin:
-        return name, password_on_stdin()
+        return name, hash_of(password_on_stdin())
     if not _can_ask():
         raise click.UsageError("--passcode-stdin is needed where no terminal can ask for the password of --admin")
-    return name, click.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+    return name, hash_of(click.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True))
 
 
 def _container_user(folder: Path, mesh: NewMesh) -> str:
