@@ -14,6 +14,7 @@ import trio
 
 from qmq.definitions.definition import Key
 from qmq.model.dots import Vector, covers, merge
+from qmq.settings.definitions.paused_queues import KINDS as PAUSES
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
 from tests.simulation.operations import (
@@ -207,7 +208,8 @@ async def restore(stage: Stage, name: str) -> None:
     await _until(lambda: stage.settling and all(member.up for member in stage.members))
     await _until_alike(stage)
     rng = random.Random(f"{stage.plan.seed}/{name}")
-    for key in [Key("pause", queue) for queue in OPERATED] + [Key("permission", denial) for denial, _ in DENIALS]:
+    pauses = [Key(kind, queue) for kind in PAUSES for queue in OPERATED]
+    for key in pauses + [Key("permission", denial) for denial, _ in DENIALS]:
         while any(_has(member, key) for member in stage.members):
             member = rng.choice(stage.in_reach)
             try:
