@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from qmq.access.rights import AccessTable, Need, Rights
-from qmq.access.rules import Principal
+from qmq.access.rules import Permission, Principal
 from qmq.access.user_limits import LimitTable, UserLimits
 from qmq.config import User
 from qmq.config.authentication import asks_others
@@ -35,6 +35,9 @@ from qmq.verbs.table import needs_of
 USER: Final = "user"
 PERMISSION: Final = "permission"
 LIMIT: Final = "limit"
+
+ADMINISTERS: Final = needs_of(f"/control/definitions/put/{USER}/x")
+"""What a user needs to change users."""
 
 NO_ADMINISTRATOR: Final = "no-administrator"
 """The code of the refusal of a change after which no user of the mesh may change users."""
@@ -88,18 +91,24 @@ class UserDefinitions:
             )
 
     def _kept(self, changes: Changes, user: str | None) -> Collection[Key]:
-        """One administrator, if `changes` take that from another one: the user of the request, or else the first.
+        """One administrator, if `changes` take that from another one: the user of the request, or else the first; and
+        the permissions that make it one.
 
-        It is written again, later than what is taken away. So if administrators delete each other at the same time, on
-        any nodes, the latest request leaves one.
+        They are written again, later than what is taken away. So if administrators take that from each other at the
+        same time, on any nodes, the latest request leaves one. No other permission is: it may be deleted meanwhile.
         """
-        if not any(key.kind == USER for key in changes):
+        if not any(key.kind in (USER, PERMISSION) for key in changes):
             return ()
         values = self._context.definitions.values
-        then = self._administrators(*self._after(changes))
-        if then.issuperset(self._administrators(values(USER), values(PERMISSION))):
+        users, permissions = self._after(changes)
+        then = self._administrators(users, permissions)
+        if not then or then.issuperset(self._administrators(values(USER), values(PERMISSION))):
             return ()
-        return [Key(USER, user if user in then else name) for name in sorted(then)[:1]]
+        name = user if user in then else min(then)
+        groups, actions = _groups(users)[name], {need.action for need in ADMINISTERS}
+        allowed = {row: one for row, one in _read(permissions).items() if one.is_allowed and actions & one.actions}
+        rows = [row for row, one in allowed.items() if one.user == name or one.group in groups]
+        return [Key(USER, name), *(Key(PERMISSION, row) for row in rows)]
 
     def losses(self, changes: Changes) -> Callable[[str, list[Need]], bool]:
         """Whether a user has all of these rights now, and not after `changes`."""
@@ -131,8 +140,7 @@ class UserDefinitions:
 
     def _has_administrator(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> bool:
         """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
-        has_others = asks_others(self._context.settings.authentication)
-        return has_others or bool(self._administrators(users, permissions))
+        return asks_others(self._context.settings.authentication) or bool(self._administrators(users, permissions))
 
     def _administrators(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> set[str]:
         """Those of these users that can log in and change users."""
@@ -143,8 +151,7 @@ class UserDefinitions:
             if shows_certificates or users[name].get("password_hash") is not None
         }
         table = _table_of(able, permissions)
-        needs = needs_of(f"/control/definitions/put/{USER}/x")
-        return {name for name in able if all(map(table.rights_of(Principal(name)).has, needs))}
+        return {name for name in able if all(map(table.rights_of(Principal(name)).has, ADMINISTERS))}
 
     def _changed(self, names: Collection[str]) -> None:
         self._follow()
@@ -160,13 +167,17 @@ def _groups(users: Mapping[str, Value]) -> dict[str, frozenset[str]]:
 def _table_of(
     groups: Mapping[str, frozenset[str]], permissions: Mapping[str, Value], *, has_others: bool = False
 ) -> AccessTable:
-    rows = []
+    table = AccessTable()
+    table.change(groups, _read(permissions).values(), has_others=has_others)
+    return table
+
+
+def _read(permissions: Mapping[str, Value]) -> dict[str, Permission]:
+    rows = {}
     for name, value in permissions.items():
         with suppress(ConfigError):  # Written by a later version of the software: it does not count here.
-            rows.append(read_permission(name, value).permission)
-    table = AccessTable()
-    table.change(groups, rows, has_others=has_others)
-    return table
+            rows[name] = read_permission(name, value).permission
+    return rows
 
 
 class LimitContext(Engine, Protocol):

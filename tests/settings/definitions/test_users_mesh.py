@@ -5,9 +5,10 @@ from typing import Any
 
 import argon2
 import pytest
+import trio
 from trio.testing import MockClock
 
-from qmq.access.rules import Action
+from qmq.access.rules import Action, Principal
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.node.node import Node
@@ -352,6 +353,46 @@ async def test_of_two_administrators_that_remove_each_other_at_once_the_later_on
             assert administrators == [left]
             assert (gone in users_of(node)) == demoted
             await log_in(mesh, name, left)
+
+
+@pytest.mark.parametrize("subject", ["user:ann", "group:ops"])
+@pytest.mark.parametrize("order", ["ac", "ca"])
+async def test_the_later_one_stays_also_if_a_permission_makes_it_an_administrator(
+    autojump_clock: MockClock, order: str, subject: str
+) -> None:
+    permission = f"{subject} allow administer /control/*"
+    async with mesh_of("a", "b", "c").run() as mesh:
+        await define(mesh, "a", permission)
+        others = [f"{subject} allow send /queue/q", "user:bob allow administer /control/*"]
+        for other in others:
+            await define(mesh, "a", other)
+        await add(mesh, "a", "ann", "ops")
+        await until_alike(mesh)
+        by_node = {"a": await log_in(mesh, "a", "root"), "c": await log_in(mesh, "c", "ann")}
+        requests = {"a": [permission, *others], "c": []}
+        isolate(mesh, "c")
+        for node in order:
+            asked = [f"permission/{name}" for name in requests[node]] or ["user/root"]
+            for one in asked:
+                await by_node[node].send(send(f"{CONTROL}delete/{one}", "", "r"))
+                assert (await by_node[node].any()).head.headers["changed"] == "1"
+
+        rejoin(mesh, "c")
+        await mesh.until_linked()
+        await until_alike(mesh)
+
+        left = "root" if order == "ca" else "ann"
+        for name, node in mesh.nodes.items():
+            assert ("root" in users_of(node)) == (left == "root")
+            await log_in(mesh, name, left)
+            ann = node.rights_of(Principal("ann"))
+            assert ann.allows(Action.ADMINISTER, "/control/definitions") == (left == "ann")
+            # Only what makes it an administrator is written again.
+            assert not ann.allows(Action.SEND, "/queue/q")
+            assert not node.rights_of(Principal("bob")).allows(Action.ADMINISTER, "/control/definitions")
+        versions = [one.version for one in mesh.nodes["a"].definitions.table.by_key.values()]
+        await trio.sleep(60)
+        assert [one.version for one in mesh.nodes["a"].definitions.table.by_key.values()] == versions
 
 
 async def test_an_administrator_that_a_request_changes_and_keeps_is_as_the_request_says(
