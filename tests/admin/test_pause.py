@@ -1,15 +1,18 @@
 """Pausing delivery or acceptance of a queue: on all nodes, over restarts, and until it is resumed."""
 
+import json
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.definitions.definition import Key
 from tests.admin.test_bulk_jobs import OTHER, Q, contents, fill, refusal, until_alike
 from tests.admin.test_connections import ask
 from tests.node.mesh_rig import MeshRig, isolate, rejoin
 from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscribe
+from tests.settings.definitions.test_definitions_mesh import write
 
 
 async def parts(client: Client, verb: str, **headers: str) -> tuple[bool, bool]:
@@ -171,6 +174,66 @@ async def test_two_operators_change_one_part_each_on_nodes_that_do_not_reach_eac
         await eventually(lambda: {node.paused_queues.parts(Q) for node in mesh.nodes.values()} == {expected})
 
 
+async def restarted_with_old_pause(mesh: MeshRig, delivery: bool, acceptance: bool) -> Client:
+    """Write what builds wrote that had one definition for both parts."""
+    text = json.dumps({"acceptance": acceptance, "delivery": delivery}, separators=(",", ":"))
+    write(mesh.nodes["a"], "pause", Q, text)
+    await mesh.stop("a")
+    await mesh.start("a")
+    return await mesh.connect("a")
+
+
+@pytest.mark.parametrize(
+    ("old", "verb", "part", "then"),
+    [
+        ((True, False), "resume", "delivery", (False, False)),
+        ((True, False), "pause", "acceptance", (True, True)),
+        ((False, True), "resume", "both", (False, False)),
+        ((True, True), "resume", "delivery", (False, True)),
+        ((True, True), "resume", "acceptance", (True, False)),
+    ],
+)
+async def test_the_next_request_replaces_the_pause_of_an_earlier_build(
+    autojump_clock: MockClock, old: tuple[bool, bool], verb: str, part: str, then: tuple[bool, bool]
+) -> None:
+    async with MeshRig("a").run() as mesh:
+        client = await restarted_with_old_pause(mesh, *old)
+        assert mesh.nodes["a"].paused_queues.of(Q) == old
+        assert mesh.nodes["a"].paused_queues.names() == {Q}
+
+        assert await parts(client, verb, part=part, dry_run="true") == then
+        assert await parts(client, verb, part=part) == then
+
+        assert mesh.nodes["a"].definitions.get(Key("pause", Q)) is None
+        await mesh.kill("a")
+        await mesh.start("a")
+        assert mesh.nodes["a"].paused_queues.of(Q) == then
+
+
+async def test_two_requests_at_once_about_the_pause_of_an_earlier_build_both_count(autojump_clock: MockClock) -> None:
+    async with MeshRig("a").run() as mesh:
+        await restarted_with_old_pause(mesh, True, True)
+        paused_queues = mesh.nodes["a"].paused_queues
+
+        async with trio.open_nursery() as nursery:
+            for part in ("delivery", "acceptance"):
+                nursery.start_soon(paused_queues.set, Q, {part: False}, None)
+
+        assert paused_queues.parts(Q) == ""
+
+
+async def test_a_queue_that_an_earlier_build_has_paused_delivers_nothing(autojump_clock: MockClock) -> None:
+    async with MeshRig("a").run() as mesh:
+        client = await restarted_with_old_pause(mesh, True, False)
+        await fill(client, "1")
+        worker = await consumer(await mesh.connect("a"))
+        await silence(worker)
+
+        await parts(client, "resume")
+
+        assert await worker.messages(1) == [b"1"]
+
+
 async def test_every_node_pauses_what_it_owns_also_one_that_was_away(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         isolate(mesh, "c")
@@ -194,12 +257,17 @@ async def test_a_definition_of_a_pause_that_makes_no_sense_is_refused(autojump_c
     rig = Rig()
     async with rig.run():
         for path, value in (
-            ("queue/q", '{"delivery": "yes"}'),
-            ("queue/q", "{}"),
-            ("queue/q.*", '{"delivery": true}'),
-            ("topic/t", '{"delivery": true}'),
+            ("pause-delivery/queue/q", '{"delivery": true}'),
+            ("pause-delivery/queue/q.*", "{}"),
+            ("pause-acceptance/topic/t", "{}"),
+            ("pause/queue/q", '{"delivery": "yes"}'),
+            ("pause/queue/q", '{"delivery": false}'),
+            ("pause/queue/q", '{"delivery": true, "colour": true}'),
+            ("pause/queue/q", "{}"),
+            ("pause/queue/q.*", '{"delivery": true}'),
+            ("pause/topic/t", '{"delivery": true}'),
         ):
             client = await rig.connect()
-            await client.send(send(f"/control/definitions/put/pause/{path}", value, "r"))
+            await client.send(send(f"/control/definitions/put/{path}", value, "r"))
             assert (await client.any()).head.headers["error-code"] == "bad-definition", path
         await eventually(lambda: not rig.alive.paused_queues.parts(Q))

@@ -3,6 +3,9 @@
 A pause is a definition, so it survives restarts and reaches nodes that were away. Each part is one by itself, so two
 operators may change both at once, on two nodes. Each node applies it through the rules of the queue. The owner of a
 message alone decides about its delivery: what is lent already is not stopped.
+
+Surprising: a definition of the kind `pause` of earlier builds has both parts. It is read, not written: the next request
+about its queue replaces it.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,8 +32,10 @@ class Pause(NamedTuple):
 
 NOT_PAUSED: Final = Pause(False, False)
 
-KINDS: Final = tuple(f"pause-{part}" for part in Pause._fields)
-"""In the order of the fields of `Pause`."""
+BOTH: Final = "pause"
+"""The kind of earlier builds: its value says which parts are paused."""
+
+KINDS: Final = (*(f"pause-{part}" for part in Pause._fields), BOTH)
 
 
 class PauseContext(Engine, Committing, Tasks, Protocol):
@@ -43,15 +48,16 @@ class PausedQueues:
     def __init__(self, context: PauseContext) -> None:
         self._context = context
         for kind in KINDS:
-            check = partial(_checked, kind)
-            context.definitions.kinds[kind] = SimpleKind(check, self._changed, names_destinations=True)
+            context.definitions.kinds[kind] = SimpleKind(
+                partial(_checked, kind), self._changed, names_destinations=True
+            )
 
     def of(self, queue: str) -> Pause:
         """What is paused of this queue."""
-        found = [self._context.definitions.get(Key(kind, queue)) for kind in KINDS]
-        if found == [None, None]:
-            return NOT_PAUSED
-        return Pause(*[one is not None and one.value is not None for one in found])
+        value = self._context.definitions.value
+        both = value(Key(BOTH, queue)) or {}
+        parts = Pause._fields
+        return Pause(*[value(Key(f"pause-{part}", queue)) is not None or both.get(part) is True for part in parts])
 
     def parts(self, queue: str) -> str:
         """The names of the paused parts, as lists show them; "": nothing is paused."""
@@ -64,10 +70,20 @@ class PausedQueues:
         """Pause or resume these parts of `queue` on all nodes; durable here on return. What is paused then, and whether
         that has `changed`, 0 or 1. Raises Refused.
         """
-        changes: dict[Key, Value | None] = {
-            Key(f"pause-{part}", queue): {} if is_paused else None for part, is_paused in parts.items()
-        }
-        report = await self._context.definitions.change(changes, user, deletes_unknown=True)
+        definitions, both = self._context.definitions, Key(BOTH, queue)
+        changes: dict[Key, Value | None] = {}
+
+        def decide() -> None:
+            # Again in its turn: another request may have replaced what an earlier build has written.
+            is_old = definitions.get(both) is not None
+            then = self.of(queue)._replace(**parts)._asdict() if is_old else parts
+            changes.clear()
+            changes.update({Key(f"pause-{part}", queue): {} if flag else None for part, flag in then.items()})
+            if is_old:
+                changes[both] = None
+
+        decide()
+        report = await definitions.change(changes, user, guard=decide, deletes_unknown=True)
         return {**self.of(queue)._asdict(), "changed": min(1, report.changed)}
 
     def _changed(self, names: Collection[str]) -> None:
@@ -83,8 +99,7 @@ class PausedQueues:
             await context.commit_slot()
             out = Outcome(now_us=context.environment.now_us())
             for name in names[start : start + QUEUES_AT_ONCE]:
-                queue = queues.by_name.get(name)
-                if queue is not None:
+                if (queue := queues.by_name.get(name)) is not None:
                     queues.dispatch(queue, out)
             context.submit(out)
 
@@ -93,6 +108,9 @@ def _checked(kind: str, name: str, value: Value) -> Value:
     """Raises Refused for a bad definition."""
     if not name.startswith("/queue/") or "*" in name or "#" in name:
         raise Refused("bad-definition", f"{kind} {name}: the name must be that of one queue")
-    if value:
-        raise Refused("bad-definition", f"{kind} {name}: the value must be empty, {{}}")
+    is_old = kind == BOTH
+    are_flags = value.keys() <= set(Pause._fields) and all(type(flag) is bool for flag in value.values())
+    if is_old and not (are_flags and any(value.values())) or value and not is_old:
+        must = "have delivery or acceptance, true or false" if is_old else "be empty, {}"
+        raise Refused("bad-definition", f"{kind} {name}: the value must {must}")
     return value
