@@ -99,10 +99,9 @@ class UserDefinitions:
         """
         if not any(key.kind in (USER, PERMISSION) for key in changes):
             return ()
-        values = self._context.definitions.values
         users, permissions = self._after(changes)
         then = self._administrators(users, permissions)
-        if not then or then.issuperset(self._administrators(values(USER), values(PERMISSION))):
+        if not then or then.issuperset(self._administrators(*self._after({}))):
             return ()
         name = user if user in then else min(then)
         groups, actions = _groups(users)[name], {need.action for need in ADMINISTERS}
@@ -112,9 +111,8 @@ class UserDefinitions:
 
     def losses(self, changes: Changes) -> Callable[[str, list[Need]], bool]:
         """Whether a user has all of these rights now, and not after `changes`."""
-        values = self._context.definitions.values
         others = asks_others(self._context.settings.authentication)
-        states = [(values(USER), values(PERMISSION)), self._after(changes)]
+        states = [self._after({}), self._after(changes)]
         tables = [_table_of(_groups(users), permissions, has_others=others) for users, permissions in states]
         removed = states[0][0].keys() - states[1][0].keys()
         known: dict[str, list[Rights]] = {}
@@ -129,14 +127,13 @@ class UserDefinitions:
 
     def _after(self, changes: Changes) -> tuple[dict[str, Value], dict[str, Value]]:
         """The users and the permissions after `changes`."""
-        values = self._context.definitions.values
-        users, permissions = dict(values(USER)), dict(values(PERMISSION))
-        for (kind, name), value in changes.items():
-            known = users if kind == USER else permissions if kind == PERMISSION else {}
-            known.pop(name, None)
-            if value is not None:
-                known[name] = value
-        return users, permissions
+
+        def after(kind: str) -> dict[str, Value]:
+            changed = {key.name: value for key, value in changes.items() if key.kind == kind}
+            found: dict[str, Value | None] = {**self._context.definitions.values(kind), **changed}
+            return {name: value for name, value in found.items() if value is not None}
+
+        return after(USER), after(PERMISSION)
 
     def _has_administrator(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> bool:
         """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
