@@ -84,7 +84,7 @@ class Client:
     def subscribe(
         self, destination: str, *, confirm: bool = False, **options: Unpack[SubscribeOptions]
     ) -> "Subscription":
-        return Subscription(self, new_feed(self.calls.core.client_id, destination, **options), confirm)
+        return Subscription(self, new_feed(self.calls.core.client_id, destination, confirm=confirm, **options), confirm)
 
     def transaction(self, *, timeout_seconds: float = math.inf) -> "Transaction":
         return Transaction(self, timeout_seconds)

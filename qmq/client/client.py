@@ -171,7 +171,7 @@ class Client:
 
         Raises ValueError for arguments that no node accepts, LocalProtocolError for those that STOMP cannot carry.
         """
-        return Subscription(self, new_feed(self.core.client_id, destination, **options), confirm)
+        return Subscription(self, new_feed(self.core.client_id, destination, confirm=confirm, **options), confirm)
 
     def transaction(self, *, timeout_seconds: float = math.inf) -> Transaction:
         """Messages and acknowledgements that take effect together, inside `async with`. The end of the block waits up

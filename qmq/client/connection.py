@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from qmq.client.core.encode import PRODUCT
-from qmq.client.core.failures import error_of, tls_failure
+from qmq.client.core.failures import error_of, other_protocol, tls_failure
 from qmq.errors import LocalProtocolError, NotConnected, Refused
 from qmq.unix_socket import socket_path
 from qmq.wire.stomp import Connection, Frame, Limits, Role, Version, encode_frame
@@ -160,6 +160,8 @@ class NodeConnection:
             if not data:
                 why = "" if self._has_answered else " without an answer; does it need TLS?"
                 raise self.failure(f"{self.address}: closed the connection{why}")
+            if not self._has_answered and (error := other_protocol(data)):
+                raise self.failure(f"{self.address}: {error}")
             self._has_answered = True
             self._waiting += self._codec.receive(data)
             if self._codec.error is not None and not self._waiting:

@@ -2,14 +2,14 @@
 
 import random
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, Unpack
 
 from qmq.client.core.address import Rotation
 from qmq.client.core.core import Core, Passcode
 from qmq.client.core.encode import Headers, encode_connect, encode_subscribe
-from qmq.client.core.feed import AckMode, Feed
+from qmq.client.core.feed import AckMode, Feed, kind_of
 from qmq.client.core.vectors import Progress, parse_progress
 from qmq.client.tracing import NoTracing, Tracing
 
@@ -59,6 +59,20 @@ class SubscribeOptions(TypedDict, total=False):
     headers: Headers | None
 
 
+QUEUES = ("queue", "durable subscription")
+
+APPLIES_TO = {
+    "ack": QUEUES,
+    "prefetch": QUEUES,
+    "ack_level": QUEUES,
+    "confirm": QUEUES,
+    "buffer_bytes": ("topic", "fanout"),
+    "start": ("fanout", "durable subscription"),
+    "overflow": ("topic",),
+}
+"""Options of `subscribe` by what they have an effect on. `ack="auto"` is true of topics and fanouts, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectPlan:
     """What `connect` was asked for, checked."""
@@ -89,10 +103,16 @@ def plan(
     window_messages: int = WINDOW_MESSAGES,
     window_bytes: int = WINDOW_BYTES,
     tracing: Tracing | None = None,
+    **unknown: object,
 ) -> ConnectPlan:
-    """Raises ValueError and LocalProtocolError, as `connect`. `rng` is for tests."""
-    if window_messages < 1 or window_bytes < 1 or attempt_seconds <= 0 or beat_seconds < 0:
-        raise ValueError("windows and attempt_seconds are positive, beat_seconds is not negative")
+    """Raises ValueError, TypeError and LocalProtocolError, as `connect`. `rng` is for tests."""
+    _check_names("connect", unknown, ConnectOptions)
+    if not (tls is None or isinstance(tls, ssl.SSLContext)):
+        raise TypeError(f"tls must be an ssl.SSLContext, not {type(tls).__name__}")
+    if window_messages < 1 or window_bytes < 1 or not attempt_seconds > 0:
+        raise ValueError("windows and attempt_seconds are positive")
+    if not beat_seconds >= 0 or not farewell_seconds >= 0:
+        raise ValueError("beat_seconds and farewell_seconds are not negative")
     if not connect_timeout_seconds > 0:
         raise ValueError("connect_timeout_seconds is positive, math.inf for no limit")
     # In the task of the connection, where it is written, it would be too late for an error.
@@ -114,26 +134,30 @@ def plan(
     )
 
 
-def new_feed(
-    client_id: str,
-    destination: str,
-    *,
-    ack: str = "client-individual",
-    prefetch: int = PREFETCH,
-    buffer_bytes: int = BUFFER_BYTES,
-    start: str = "first",
-    durable: str = "",
-    overflow: str = "error",
-    ack_level: str | None = None,
-    headers: Headers | None = None,
-) -> Feed:
+def new_feed(client_id: str, destination: str, *, confirm: bool = False, **options: Unpack[SubscribeOptions]) -> Feed:
     """Raises ValueError and LocalProtocolError, as `Client.subscribe`."""
+    _check_names("subscribe", options, SubscribeOptions)
+    durable, overflow = options.get("durable", ""), options.get("overflow", "error")
+    ack, ack_level = options.get("ack", "client-individual"), options.get("ack_level")
+    prefetch, buffer_bytes = options.get("prefetch", PREFETCH), options.get("buffer_bytes", BUFFER_BYTES)
     if prefetch < 1 or buffer_bytes < 1:
         raise ValueError("prefetch and buffer_bytes are at least 1")
     if overflow not in ("error", "drop-oldest"):
         raise ValueError("overflow is error or drop-oldest")
+    if ack not in {mode.value for mode in AckMode}:
+        raise ValueError("ack is auto, client or client-individual")
+    if ack_level not in (None, "edge", "quorum"):
+        raise ValueError("ack_level is edge or quorum")
     if durable and not (client_id and destination.startswith("/fanout/")):
         raise ValueError("durable subscriptions are of fanouts, by a client that was given a client_id")
+    kind = "durable subscription" if durable else kind_of(destination).value
+    for name, kinds in APPLIES_TO.items():
+        is_given = confirm if name == "confirm" else options.get(name) is not None
+        if is_given and kind not in kinds and not (name == "ack" and ack == "auto"):
+            raise ValueError(f"{destination}: {name} has no effect on a {kind}, only on a {' or '.join(kinds)}")
+    if ack == "auto" and (ack_level or confirm):
+        raise ValueError("ack_level and confirm are for ACKs that wait, which ack=auto has not")
+    start = options.get("start", "first")
     named = start in ("first", "next")
     feed = Feed(
         destination,
@@ -143,9 +167,14 @@ def new_feed(
         drops_oldest=overflow == "drop-oldest",
         start=start if named else "resume",
         seen=Progress() if named else parse_progress(start),
-        headers=headers or {},
+        headers=options.get("headers") or {},
         durable=durable,
         ack_level=ack_level or "",
     )
     encode_subscribe(feed)  # Later it would fail in the task that all calls share.
     return feed
+
+
+def _check_names(call: str, options: Mapping[str, object], known: type) -> None:
+    for name in options.keys() - known.__annotations__.keys():
+        raise TypeError(f"{call}() has no option {name!r}")

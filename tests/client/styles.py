@@ -6,9 +6,11 @@
 
 import asyncio
 import queue
+import socketserver
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
@@ -139,6 +141,23 @@ def nodes(names: str = "a", tls: ssl.SSLContext | None = None, **settings: Any) 
     stack = AsyncExitStack()
     with TrioThread() as thread, thread.hold(Entering(), gets_errors=False) as (mesh, addresses):
         yield Nodes(thread, mesh, addresses)
+
+
+class _Http(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.recv(4096)
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+
+@contextmanager
+def http_port() -> Iterator[str]:
+    """The address of a server that answers HTTP, whatever it is asked."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Http) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever, 0.05)
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
 
 
 class Proxy:

@@ -24,9 +24,10 @@ import qmq.client.blocking
 from qmq.config import DestinationPolicy, DestinationSettings, User
 from qmq.errors import NotConnected, Refused, Stale, TlsFailed
 from tests.client.rig import client_context, server_context
-from tests.client.styles import STYLES, Style, nodes
+from tests.client.styles import STYLES, Style, http_port, nodes
 
 PATIENCE_SECONDS = 20.0
+AT = "127.0.0.1:1"
 ONE_MESSAGE = DestinationSettings(policies=(DestinationPolicy(pattern="/queue/small", max_messages=1),))
 ANN = User(name="ann", password_hash=argon2.PasswordHasher(1, 8, 1).hash("right"), groups=("client",))
 
@@ -348,8 +349,31 @@ def test_what_is_no_list_of_nodes_is_refused(style: Style, addresses: list[str])
     with pytest.raises(ValueError):
         with style.connect(addresses):
             pass
-    with pytest.raises(TypeError, match="colour"):
-        with style.connect("127.0.0.1:1", colour="green"):
+
+
+@pytest.mark.parametrize(
+    ("addresses", "options", "said"),
+    [
+        (AT, {"colour": "green"}, r"^connect\(\) has no option 'colour'$"),
+        (AT, {"tls": True}, r"^tls must be an ssl\.SSLContext, not bool$"),
+        (("127.0.0.1", 1), {}, r"^'127\.0\.0\.1' is not host:port"),
+        ([("127.0.0.1", 1)], {}, r"^\('127\.0\.0\.1', 1\) is no address: it is text"),
+        (AT, {"farewell_seconds": -1}, "farewell_seconds are not negative"),
+        (AT, {"attempt_seconds": float("nan")}, "attempt_seconds are positive"),
+        (AT, {"beat_seconds": float("nan")}, "beat_seconds and"),
+    ],
+)
+def test_what_connect_cannot_use_is_an_error_that_names_it(
+    style: Style, addresses: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        with style.connect(addresses, **options):
+            pass
+
+
+def test_a_port_of_http_is_said(style: Style) -> None:
+    with http_port() as address, pytest.raises(NotConnected, match="answers HTTP, not STOMP"):
+        with style.connect(address, connect_timeout_seconds=1):
             pass
 
 
@@ -434,9 +458,6 @@ async def enter(context: Any) -> None:
 def enter_plainly(context: Any) -> None:
     with context:
         raise AssertionError("it is for another style")
-
-
-AT = "127.0.0.1:1"
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ from qmq.address import PORT_MAX, Address
 
 
 def parse_address(text: str) -> Address:
-    """`host:port`, `[ipv6]:port`. Raises ValueError.
+    """`host:port`, `[ipv6]:port`. Raises ValueError, TypeError.
 
     >>> parse_address("[::1]:61613")
     Address(host='::1', port=61613)
     """
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is no address: it is text, such as '127.0.0.1:61613'")
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

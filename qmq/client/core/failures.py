@@ -14,6 +14,17 @@ def error_of(frame: Frame) -> Refused:
     return Refused(headers.get("error-code", "error"), message, detail)
 
 
+TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
+"""How an alert and a handshake of TLS begin."""
+
+
+def other_protocol(answer: bytes) -> Exception | None:
+    """The error to raise if the first bytes of a plain connection are those of a server that is no STOMP node."""
+    if answer.startswith(TLS_RECORDS):
+        return TlsFailed("the node speaks TLS at this address: connect with `tls`")
+    return ConnectionError("answers HTTP, not STOMP") if answer.startswith(b"HTTP/") else None
+
+
 def tls_failure(error: BaseException | None) -> Exception:
     """The error to raise for one of a connection: TlsFailed if it comes whenever this node is tried."""
     if not isinstance(error, ssl.SSLError):

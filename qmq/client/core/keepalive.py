@@ -6,8 +6,8 @@ The style of program moves the bytes: it reports what arrived (`received`) and w
 
 from qmq.address import Address
 from qmq.client.core.core import Core
+from qmq.client.core.failures import other_protocol
 from qmq.client.core.requests import Phase
-from qmq.errors import TlsFailed
 
 READ_BYTES_MAX = 64 << 10
 
@@ -16,9 +16,6 @@ SILENCE_FACTOR = 2.0
 
 BEAT_EARLY = 0.9
 """Of the agreed interval: beats leave a little sooner than promised, so that a busy moment does not cost the line."""
-
-TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
-"""How an alert and a handshake of TLS begin."""
 
 
 class Keepalive:
@@ -53,13 +50,13 @@ class Keepalive:
         Raises:
             Refused, RemoteProtocolError: as `Core.receive`.
             TlsFailed: the node speaks TLS, and the client does not.
-            ConnectionError: the node has ended the connection.
+            ConnectionError: the node has ended the connection, or speaks HTTP.
         """
         if not data:
             why = "" if self.is_online else " without an answer; does it need TLS?"
             raise ConnectionError(f"the node ended the connection{why}")
-        if not self.is_online and data.startswith(TLS_RECORDS):
-            raise TlsFailed("the node speaks TLS at this address, and the client was given no `tls`")
+        if not self.is_online and (error := other_protocol(data)):
+            raise error
         self._last_read = now
         try:
             self._core.receive(data)

@@ -13,6 +13,7 @@ import pytest
 from qmq.cli.launch import answers
 from qmq.unix_socket import SOCKET_NAME
 from tests.cli.conftest import Run
+from tests.client.styles import http_port
 from tests.sessions.clients.test_tls import Papers
 from tests.support.cluster_mesh import free_ports
 from tests.support.cluster_wait import eventually
@@ -107,6 +108,13 @@ def test_a_command_speaks_tls_and_shows_its_certificate(run: Run, tmp_path: Path
     no_answer = f"qmq: {at}: closed the connection without an answer; does it need TLS?\n"
     assert (plain.exit_code, plain.output) == (1, no_answer)
     assert distrustful.output.startswith(f"qmq: {at}: its certificate is not trusted: "), distrustful.output
+
+
+def test_a_port_of_http_is_said(run: Run) -> None:
+    with http_port() as at:
+        shown = run("status", "--at", at)
+
+    assert (shown.exit_code, shown.output) == (1, f"qmq: {at}: answers HTTP, not STOMP\n")
 
 
 @pytest.mark.parametrize("workload", ["topic", "queue", "latency", "backlog"])
