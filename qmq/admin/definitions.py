@@ -83,6 +83,8 @@ async def definitions_response(context: DefinitionsControlContext, asked: VerbRe
             if known is None:
                 raise Refused("unknown-definition", f"there is no {key}")
             return await _response({**facts, "value": known})
+        if verb == "put" and key.kind == "user" and ":" in key.name and live.value(key) is None:
+            raise Refused("bad-definition", f"{key}: a new name must be without a colon: HTTP (Basic) cannot carry it")
         value = json_object(body, str(key)) if verb == "put" else None
         return await change({key: value}, facts)
     raise Refused("bad-destination", f"The request is {CONTROL}{asked.options.form}.")
