@@ -11,7 +11,7 @@ the next moments, because there may be a hundred thousand of them:
 - Nodes that the peers file adds are dialled, changed addresses are dialled again, links with nodes that it omits end.
   `qmq.config.peers` says which changes it may make.
 - Certificates renewed in their files are used from then on; a change of the file names needs a restart.
-- Entries of `[definitions]` that have changed are applied, like changes by an operator.
+- Entries of `[definitions]` that have changed are applied before all else, like changes by an operator.
 
 `qmq.config.difference.CHANGES_LIVE` lists what is reloadable, and `take_up` applies it.
 """
@@ -75,12 +75,12 @@ class Reloader:
         if stuck:
             return self._refuse(stuck)
         try:
-            node.file_definitions.check(settings)
+            # All that can be refused is before `take_up`.
+            await node.file_definitions.apply(settings)
         except ConfigError as error:
             return self._refuse(error.diagnostics)
         await node.logins.refresh()
         take_up(node, self._fit(settings))
-        await node.file_definitions.apply(settings)
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
         node.certificate_expiry.wake()

@@ -79,12 +79,6 @@ class FileDefinitions:
         self._waiting: NodeSettings | None = None
         """The file whose entries wait for a majority."""
 
-    def check(self, file: NodeSettings) -> None:
-        """Raises ConfigError for the first entry that has changed and cannot be applied."""
-        changes, _ = new_entries(file, self._definitions.table)
-        with self._expecting(file, changes):
-            self._definitions.check(changes)
-
     async def apply(self, file: NodeSettings, *, is_forced: bool = False) -> int:
         """Apply what has changed in the file, all of it or nothing, or with `is_forced` every entry.
 

@@ -8,9 +8,11 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.config import NodeSettings, load_node
+from qmq.definitions.definition import Key
 from qmq.errors import ConfigError
 from qmq.node.node import Node
 from qmq.node.reload import Reloader
+from qmq.settings.definitions.sync import DefinitionSync
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig
 from tests.settings.definitions.test_definitions_mesh import ask, until_alike
@@ -205,3 +207,27 @@ def test_a_bad_table_is_named(node_file: Path, text: str, why: str) -> None:
 
     assert len(refused.value.diagnostics) == 1
     assert why in refused.value.diagnostics[0]
+
+
+async def test_a_change_while_the_file_is_being_applied_can_refuse_the_reload_and_not_end_the_node(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(definitions=table(q=5)).run() as rig:
+        live = rig.alive.definitions
+        await live.change({Key("exchange", "e"): {"type": "fanout"}, Key("queue", "/queue/r"): {}})
+        before = rig.alive.settings
+
+        async def ask(sync: DefinitionSync, keys: object) -> bool:
+            monkeypatch.undo()
+            await live.change({Key("exchange", "e"): None})
+            return True
+
+        # Asked before a change to what is so already is decided.
+        monkeypatch.setattr(DefinitionSync, "knows_latest", ask)
+        route = {"/exchange/e /queue/q": {"source": "/exchange/e", "queue": "/queue/q"}}
+        assert not await reading(rig, {**table(q=6), "queue": {"/queue/r": {}}, "binding": route}).reload()
+
+        assert bound(rig.alive) == 5
+        assert rig.alive.settings is before
+        (condition,) = present(rig.alive)
+        assert "there is no exchange e" in condition["message"]
