@@ -140,8 +140,10 @@ def migrate(file: Path, write: bool) -> None:
     """Move the sections of earlier versions to [definitions], and print what changes.
 
     These are users, permissions, user_limits, queues, exchanges, bindings and destinations.policies. Comments stay.
-    FILE itself is not changed. Hashes of passwords are not shown. Exit code 1 if a section cannot be moved.
+    FILE itself is not changed. Hashes of passwords are not shown. Exit code 2 if FILE has errors, as of `check`, and 1
+    if a section cannot be moved.
     """
+    load_node(file)
     try:
         old = file.read_text("utf-8")
         new = migrated(old)

@@ -30,7 +30,7 @@ class TextBlock(NamedTuple):
 
 
 def migrated(text: str) -> str:
-    """The text without old sections. Raises ValueError if they cannot be moved, or if this is no TOML."""
+    """The text of a node file, which has no errors, without old sections. Raises ValueError if they cannot be moved."""
     text = text.replace("\r\n", "\n")
     values = tomllib.loads(text)
     for span in spans(text):
@@ -40,11 +40,9 @@ def migrated(text: str) -> str:
     if isinstance(values.get("definitions", {}).get("file"), str) and any(_rows(values, path) for path in OLD):
         raise ValueError("its definitions are in a file of their own: move the old sections there")
     meant = tomllib.loads(text)
-    wrong: list[str] = []
-    take_old_sections(meant, "old sections", None, wrong)
-    if wrong:
-        raise ValueError("; ".join(wrong))
-    moved = "".join(_moved(text, block, values) for block in _blocks(text))
+    take_old_sections(meant, "old sections", None, [])
+    first: dict[tuple[str, str], int] = {}
+    moved = "".join(_moved(text, block, values, first) for block in _blocks(text))
     found = tomllib.loads(moved)
     for one in (meant, found):
         if not one.get("destinations", True):
@@ -88,8 +86,8 @@ def _with_comments(text: str, at: int) -> int:
     return at
 
 
-def _moved(text: str, block: TextBlock, values: Mapping[str, Any]) -> str:
-    """The block as it is in the new text."""
+def _moved(text: str, block: TextBlock, values: Mapping[str, Any], first: dict[tuple[str, str], int]) -> str:
+    """The block as it is in the new text. `first`: which entry defines a permission: equal ones are one."""
     whole = text[block.start : block.end]
     path: tuple[str | int, ...] = () if block.header is None else block.header.path
     section = next((one for one in OLD if path[: len(one)] == one and len(path) > len(one)), None)
@@ -103,7 +101,7 @@ def _moved(text: str, block: TextBlock, values: Mapping[str, Any]) -> str:
     defined = values.get("definitions", {}).get(kind, {})
     written: list[str] = []
     for name, value in entries:
-        if name in defined:
+        if name in defined or first.setdefault((kind, name), number) != number:
             continue
         table = ".".join(key_text(str(part)) for part in ("definitions", kind, name, *inner))
         # Comments are kept once, with the first one.

@@ -91,9 +91,10 @@ def take_old_sections(
                 if not isinstance(row, dict):
                     raise ValueError("must be a list of sections")
                 for name, value in read({key: one for key, one in row.items() if key != "locked"}):
-                    if (kind, name) in seen:
+                    # The name of a permission says all of it, so two of them are one.
+                    if (kind, name) in seen and kind != "permission":
                         raise ValueError(f"must not have two entries for {name}")
-                    seen[kind, name] = value
+                    seen.setdefault((kind, name), value)
                     if row.get("locked"):
                         locked.append(f"{kind} {name}")
             except WrongValues as error:
