@@ -250,7 +250,14 @@ def _check_definitions(definitions: Mapping[str, Any], seen: Mapping[str, Any]) 
     if "user" in definitions and not asks_users(authentication):
         why = 'must be without users, or [[authentication]] must have an entry of the kind "users"'
         raise ValueError(why)
-    if "user" in definitions or asks_others(authentication):
+    if asks_others(authentication):
+        return
+    if users := definitions.get("user", {}):
+        if not any(one.certificate_user for one in _listeners(seen)):
+            if not any("password_hash" in user for user in users.values()):
+                name = min(users)
+                why = f"must have a password_hash for {name!r}, or a listener certificate_user: no client could log in"
+                raise ValueError(why)
         return
     with_login = [one for one in _listeners(seen) if not isinstance(one, LoginlessListenerSettings)]
     closed = [one.address for one in with_login if not one.serves_anonymous(has_users=False)]

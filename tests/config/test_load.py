@@ -273,6 +273,15 @@ def test_a_listener_that_takes_users_from_certificates_needs_an_authority(write:
     assert load_node(write(f"{listener}{tls}{users}")).definitions == {"user": {"ann": {}}}
 
 
+@pytest.mark.parametrize("users", ["[[users]]\nname = 'ann'\n", "[definitions.user.ann]\ngroups = ['client']\n"])
+def test_one_user_can_log_in(write: Write, users: str) -> None:
+    (diagnostic,) = diagnostics_of(write(users))
+    assert "must have a password_hash for 'ann', or a listener certificate_user: no client could log in" in diagnostic
+
+    other = f'[definitions.user.bob]\npassword_hash = "{HASH}"\n'
+    assert sorted(load_node(write(users + other)).definitions["user"]) == ["ann", "bob"]
+
+
 PERMISSION_MISTAKES = [
     (
         'group = "administrator"\ndeny = ["send"]',

@@ -160,7 +160,7 @@ def test_what_is_wrong_is_named(node_file: Path, text: str, said: str) -> None:
     [
         ("policy", "/queue/a", "retain = true", "policy /queue/a: retain = true: must be left out under /queue/"),
         ("queue", "/queue/a", "oops = true", "queue /queue/a: oops: unknown key"),
-        ("user", "ann", 'groups = "x"', "user ann: groups = 'x': must be a list"),
+        ("user", "ann", f'password_hash = "{HASH}"\ngroups = "x"', "user ann: groups = 'x': must be a list"),
         ("permission", "x", 'user = "ann"', "permission x"),
         ("limit", "x", "queues_max = 1", "limit x: must be named user:NAME or group:NAME"),
     ],
