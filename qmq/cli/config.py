@@ -16,6 +16,7 @@ from ..config.secrecy import readable_hashes
 from ..config.show import effective
 from ..config.users import groups_without_permission
 from ..errors import ConfigError
+from ..settings.file_check import errors_in
 from .options import FILE, json_option, node_options, overrides
 from .output import Failed, print_json, printable
 from .passwords import hash_of, password_on_stdin
@@ -59,8 +60,9 @@ def check_files(
     notes: list[str] = []
     if read is not None and not diagnostics:
         settings, peers = read
+        diagnostics += errors_in(settings)
         tls = check_certificates(load_node(config_file, given) if len(names) > 1 else settings, config_file, peers)
-        diagnostics = [one.text for one in tls if one.severity != DOUBTFUL]
+        diagnostics += [one.text for one in tls if one.severity != DOUBTFUL]
         notes = [one.text for one in tls if one.severity == DOUBTFUL]
         notes += [*settings.notes, *(note for note in [readable_hashes(settings)] if note is not None)]
         named = [row.get("group") for row in settings.definitions.get("permission", {}).values()]

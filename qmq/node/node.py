@@ -26,6 +26,7 @@ from qmq.sessions.clients.access import note_openness
 from qmq.sessions.clients.draining import drain_clients, hand_over
 from qmq.sessions.clients.listeners import serve_clients, serve_listener
 from qmq.settings.definitions.file_entries import FileDefinitions
+from qmq.settings.file_check import errors_in
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
@@ -49,7 +50,9 @@ class Node(NodeParts):
         local_socket: Path | None = None,
     ) -> None:
         super().__init__(settings, peers, store, environment, trusts_clock=trusts_clock)
-        self.file_definitions = FileDefinitions(self.definitions, self.definition_sync, ConditionGroup(self, "reload"))
+        self.file_definitions = FileDefinitions(
+            self.definitions, self.definition_sync, ConditionGroup(self, "reload"), errors_in
+        )
         self._forces_definitions = forces_definitions
         self._local_socket = local_socket
         self._restore()

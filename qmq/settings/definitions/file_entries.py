@@ -16,7 +16,7 @@ Surprising: to leave an entry out of the file deletes nothing. When it comes bac
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Final
@@ -72,10 +72,17 @@ class _Overtaken(Exception):
 class FileDefinitions:
     """What one node does with the entries of its file."""
 
-    def __init__(self, definitions: LiveDefinitions, sync: DefinitionSync, unapplied: ConditionGroup) -> None:
+    def __init__(
+        self,
+        definitions: LiveDefinitions,
+        sync: DefinitionSync,
+        unapplied: ConditionGroup,
+        errors_in: Callable[[NodeSettings], list[str]],
+    ) -> None:
         self._definitions = definitions
         self._sync = sync
         self._unapplied = unapplied
+        self._errors_in = errors_in
         self._waiting: NodeSettings | None = None
         """The file whose entries wait for a majority."""
 
@@ -89,6 +96,8 @@ class FileDefinitions:
             for note in file.notes:
                 log.warning("! %s", note)
         if self._sync.is_behind and not is_forced:
+            if errors := self._errors_in(file):
+                raise ConfigError(errors)
             self._waiting = file
             self._expect(file, new_entries(file, self._definitions.table)[0])
             self._definitions.publish()

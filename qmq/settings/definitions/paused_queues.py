@@ -48,9 +48,8 @@ class PausedQueues:
     def __init__(self, context: PauseContext) -> None:
         self._context = context
         for kind in KINDS:
-            context.definitions.kinds[kind] = SimpleKind(
-                partial(_checked, kind), self._changed, names_destinations=True
-            )
+            check = partial(checked_pause, kind)
+            context.definitions.kinds[kind] = SimpleKind(check, self._changed, names_destinations=True)
 
     def of(self, queue: str) -> Pause:
         """What is paused of this queue."""
@@ -104,7 +103,7 @@ class PausedQueues:
             context.submit(out)
 
 
-def _checked(kind: str, name: str, value: Value) -> Value:
+def checked_pause(kind: str, name: str, value: Value) -> Value:
     """Raises Refused for a bad definition."""
     if not name.startswith("/queue/") or "*" in name or "#" in name:
         raise Refused("bad-definition", f"{kind} {name}: the name must be that of one queue")

@@ -59,7 +59,7 @@ class SchemaDefinitions:
         # Schema → how many of those name it. A client may declare many queues one by one.
         self._count: Counter[str] = Counter()
         self._missing = ConditionGroup(context, MISSING)
-        context.definitions.kinds[SCHEMA] = SimpleKind(_checked, self._changed)
+        context.definitions.kinds[SCHEMA] = SimpleKind(checked_schema, self._changed)
         context.definitions.fits.append(self._check_fit)
         self._read(context.definitions.values(SCHEMA))
 
@@ -157,7 +157,8 @@ def _missing_text(name: str) -> str:
     return f"the schema {name} is not defined, or this version cannot read it"
 
 
-def _checked(name: str, value: Value) -> Value:
+def checked_schema(name: str, value: Value) -> Value:
+    """The canonical form of a definition. Raises Refused."""
     if not is_schema_name(name):
         raise Refused(
             "bad-definition", f"{SCHEMA} {name}: the name must have {SCHEMA_NAME_RULE}, and not be {MESSAGE_SCHEMA}"

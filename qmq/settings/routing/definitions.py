@@ -58,7 +58,7 @@ class RoutingDefinitions:
         self._unread: set[str] = set()
         self._unfit = ConditionGroup(context, UNFIT)
         definitions = context.definitions
-        definitions.kinds[EXCHANGE] = SimpleKind(_checked_exchange, partial(self._changed, EXCHANGE))
+        definitions.kinds[EXCHANGE] = SimpleKind(checked_exchange, partial(self._changed, EXCHANGE))
         changed = partial(self._changed, BINDING)
         definitions.kinds[BINDING] = SimpleKind(self._checked_binding, changed, names_destinations=True)
         definitions.needs[BINDING] = EXCHANGE
@@ -119,12 +119,7 @@ class RoutingDefinitions:
     # Checks
 
     def _checked_binding(self, name: str, value: Value) -> Value:
-        binding = read_binding(value)
-        if binding.queue and (why := too_long(binding.queue, self._context.settings.limits.destination_bytes_max)):
-            raise Refused("bad-definition", f"{BINDING}: queue: {why}")
-        if name != binding.name:
-            raise Refused("bad-definition", f"{BINDING} {name}: the name must be {binding.name}, as the value says")
-        return binding.value
+        return checked_binding(name, value, self._context.settings.limits.destination_bytes_max)
 
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse changes after which exchanges and bindings would not fit together."""
@@ -167,7 +162,18 @@ class RoutingDefinitions:
                 raise Refused(IN_USE, f"{EXCHANGE} {name} is the alternate of the exchange {other.name}")
 
 
-def _checked_exchange(name: str, value: Value) -> Value:
+def checked_binding(name: str, value: Value, bytes_max: int) -> Value:
+    """The canonical form of a definition. Raises Refused."""
+    binding = read_binding(value)
+    if binding.queue and (why := too_long(binding.queue, bytes_max)):
+        raise Refused("bad-definition", f"{BINDING}: queue: {why}")
+    if name != binding.name:
+        raise Refused("bad-definition", f"{BINDING} {name}: the name must be {binding.name}, as the value says")
+    return binding.value
+
+
+def checked_exchange(name: str, value: Value) -> Value:
+    """The canonical form of a definition. Raises Refused."""
     if is_reserved(name):
         raise Refused("bad-definition", f"{EXCHANGE} {name}: names that begin with {RESERVED} are predefined")
     return read_exchange(name, value).value
@@ -205,7 +211,7 @@ class VhostDefinitions:
         self._table = table
         self.declared: set[str] = set()
         """All but `/`."""
-        context.definitions.kinds[VHOST] = SimpleKind(_checked, self._changed)
+        context.definitions.kinds[VHOST] = SimpleKind(checked_vhost, self._changed)
         context.definitions.fits.append(self._check_fit)
         self._follow()
 
@@ -256,7 +262,8 @@ class VhostDefinitions:
         return ""
 
 
-def _checked(name: str, value: Value) -> Value:
+def checked_vhost(name: str, value: Value) -> Value:
+    """The same of a virtual host. Raises Refused."""
     if not is_vhost_name(name):
         raise Refused(
             "bad-definition",

@@ -62,6 +62,34 @@ def test_a_node_file_that_all_nodes_share_is_checked_for_each_of_them(run: Run, 
     assert run("config", "check", "--config", str(shared), "--peers", three).output == f"{shared}: ok\n{three}: ok\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[definitions.exchange.e]\ntype = "nope"\n', "exchange e: type must be one of"),
+        ('[[exchanges]]\nname = "e"\ntype = "nope"\n', "exchange e: type must be one of"),
+        ('[[bindings]]\nsource = "/nope/x"\nqueue = "/queue/q"\n', "binding /nope/x /queue/q: source must be"),
+        ('[definitions.vhost."a~b"]\n', "vhost a~b: a name has 1 to 64 characters"),
+        ('[definitions.schema.s]\ntype = "nope"\n', "schema s: "),
+        ('[definitions.pause-delivery."/topic/t"]\n', "pause-delivery /topic/t: the name must be"),
+        ("[definitions.usr.ann]\n", "unknown kind of definition 'usr': it is one of binding, exchange"),
+    ],
+)
+def test_definitions_that_no_node_accepts_are_errors(run: Run, tmp_path: Path, text: str, said: str) -> None:
+    node = tmp_path / "node.toml"
+    node.write_text(text, "utf-8")
+    result = run("config", "check", "--config", str(node))
+
+    assert result.exit_code == 2
+    assert f"{node}: definitions: " in result.stderr and said in result.stderr
+
+
+def test_a_binding_may_be_from_an_exchange_of_the_mesh(run: Run, tmp_path: Path) -> None:
+    node = tmp_path / "node.toml"
+    node.write_text('[[bindings]]\nsource = "/exchange/e"\nqueue = "/queue/q"\n', "utf-8")
+
+    assert run("config", "check", "--config", str(node)).exit_code == 0
+
+
 def test_a_node_that_does_not_say_which_one_it_is_is_asked(run: Run, three: str) -> None:
     result = run("config", "show", "--peers", three)
 

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from qmq.config import NodeSettings, load_node
 from qmq.definitions.definition import Key
+from qmq.errors import ConfigError
 from qmq.node.node import Node
 from qmq.settings.definitions.file_entries import source_of
 from qmq.settings.definitions.sync import DefinitionSync
@@ -221,3 +222,14 @@ async def test_what_is_changed_while_the_file_is_being_applied_wins(
 
         assert users(a)["bob"] == (NEW, ())
         assert users(a)["ann"] == (HASH, ("administrator",))
+
+
+async def test_a_definition_that_no_mesh_accepts_ends_the_start(autojump_clock: MockClock, node_file: Any) -> None:
+    mesh = MeshRig("a", "b", "c")
+    mesh.files["a"] = node_file('[definitions.exchange.e]\ntype = "nope"\n')
+
+    with pytest.raises(BaseExceptionGroup) as ended:
+        async with mesh.run():
+            pass
+
+    assert ended.value.split(ConfigError)[0] is not None
