@@ -38,6 +38,7 @@ from qmq.config import (
     NodeSettings,
     StorageSettings,
 )
+from qmq.environment import Pipe
 from qmq.errors import StorageError
 from qmq.node.node import Node
 from qmq.storage.format.settings import StoreSettings as StoreSettings
@@ -166,7 +167,13 @@ class Trial:
         )
 
     async def run(self) -> None:
-        """Load, trouble, recovery, perhaps another cut, and the comparison."""
+        """Load, trouble, recovery, perhaps another cut, and the comparison.
+
+        Without space, a node that has never run cannot write the definitions of its file, and waits without listeners.
+        So it has written them in an earlier life.
+        """
+        if self._trouble in NO_SPACE:
+            await self._live(self._wait, None, Trouble.POWER)
         await self._live(self._load, self.point, self._trouble)
         self.calls = self._disk.made
         if self.point is not None and self._rng.random() < 0.5:
@@ -249,7 +256,7 @@ class Trial:
 
     async def _once_more(self) -> None:
         """There is room again, and the node takes messages."""
-        client = Client(await self._fabric.dial("10.0.0.1", HOST, PORT))
+        client = Client(await self._dial())
         await client.log_in()
         await client.send(send(F, _body("f-again"), "again"))
         self._seen.sent[F].append("f-again")
@@ -265,8 +272,16 @@ class Trial:
                 raise
             await trio.sleep_forever()
 
+    async def _dial(self) -> Pipe:
+        """Patient: the listener opens once the definitions of the file are on the disk."""
+        while True:
+            try:
+                return await self._fabric.dial("10.0.0.1", HOST, PORT)
+            except ConnectionRefusedError:
+                await trio.sleep(0.01)
+
     async def _connect(self, destination: str, ack: str, **headers: str) -> Client:
-        client = Client(await self._fabric.dial("10.0.0.1", HOST, PORT))
+        client = Client(await self._dial())
         await client.log_in()
         await client.send(subscribe(destination, ack=ack, **headers))
         await client.receipt()
@@ -274,7 +289,7 @@ class Trial:
 
     async def _publish(self, done: trio.Event) -> None:
         seen = self._seen
-        client = Client(await self._fabric.dial("10.0.0.1", HOST, PORT))
+        client = Client(await self._dial())
         await client.log_in()
         for number in range(ROUNDS):
             names = {destination: f"{destination[-1]}{number}" for destination in (F, JOBS, POISON)}

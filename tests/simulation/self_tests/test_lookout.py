@@ -15,9 +15,10 @@ from tests.simulation.reports.trace import Trace
 def member(name: str, *, serves: set[str], held: bool = False, term: int = 0, known: int = 0) -> Any:
     """A node that is up; `term` is the one in which it serves `a`, `known` the highest that it knows of."""
     rules = SimpleNamespace(terms={}, claims={}, term_of=lambda owner: Term(known if owner == "a" else 0, name))
-    takeover = SimpleNamespace(rules=rules, served={"a": term}, is_active=True)
+    takeover = SimpleNamespace(rules=rules, terms_served={"a": term}, is_active=True)
     queues = SimpleNamespace(held=held, owned=SimpleNamespace(serves=serves))
-    node = SimpleNamespace(takeover=takeover, broker=SimpleNamespace(queues=queues))
+    mesh_parts = SimpleNamespace(takeover=takeover)
+    node = SimpleNamespace(mesh_parts=mesh_parts, broker=SimpleNamespace(queues=queues))
     return SimpleNamespace(name=name, host=name, is_alive=True, node=node)
 
 
