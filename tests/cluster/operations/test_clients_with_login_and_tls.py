@@ -1,4 +1,4 @@
-"""A listener for clients from elsewhere: TLS and a login on one node, none of which the other nodes need to know."""
+"""A listener for clients from elsewhere: TLS on one node, which the others need not know, and a user, whom all know."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, admission: tuple[str, int], authority: Path) -> Iterator[Cluster]:
-    """Three nodes; a has a second listener and a user whose password `qmq config hash` has hashed."""
+    """Three nodes; a has a second listener, and in its file a user whose password `qmq config hash` has hashed."""
     hashed = CliRunner().invoke(main, ["config", "hash"], input=PASSWORD + "\n").output.split()[-1]
     with Cluster(tmp_path_factory.mktemp("login"), node_file=PATIENT_NODE_FILE) as made:
         made.node_files["a"] += f"""
@@ -55,7 +55,7 @@ name = "ann"
 password_hash = '{hashed}'
 groups = ["client", "observer"]
 """
-        made.logins["a"] = ("ann", PASSWORD)
+        made.logins |= dict.fromkeys("abc", ("ann", PASSWORD))
         yield made
 
 
@@ -63,12 +63,12 @@ def test_a_client_with_tls_and_the_right_password_works_with_clients_of_other_no
     mesh: Cluster, admission: tuple[str, int], authority: Path
 ) -> None:
     sent = numbered("secured", 300)
-    worked = mesh.client("b").consume("/queue/login")
+    worked = mesh.client("b", login=("ann", PASSWORD)).consume("/queue/login")
     ann = Client(admission, login=("ann", PASSWORD), authority=authority)
     try:
         heard = ann.subscribe("/fanout/login")
         ann.publish("/queue/login", *sent)
-        mesh.client("c").publish("/fanout/login", *sent)
+        mesh.client("c", login=("ann", PASSWORD)).publish("/fanout/login", *sent)
 
         eventually(lambda: len(worked) >= 300, lambda: f"b has {len(worked)} of 300 jobs")
         eventually(lambda: len(heard) >= 300, lambda: f"ann has {len(heard)} of 300")
