@@ -115,7 +115,8 @@ class SubscribeFrames:
 
     def subscribe(self, headers: Mapping[str, str], now_us: int, out: Outcome) -> int:
         """Begin a subscription; returns the level of its receipt."""
-        self.declared, self.found, found = None, None, self.found
+        found = self.found
+        self.declared = self.found = None
         bound = self._bound(headers) if may_be_bound(headers) else None
         destination = destination_of(headers, "SUBSCRIBE") if bound is None else bound.queue
         kind = kind_of(destination, self._rules.destination_bytes_max)
