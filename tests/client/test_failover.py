@@ -208,7 +208,7 @@ async def test_a_client_that_begins_without_a_node_waits_for_one(autojump_clock:
         with pytest.raises(trio.TooSlowError):
             with trio.fail_after(5):
                 async with mesh.client():
-                    raise AssertionError("nobody is there")
+                    raise AssertionError("no node is there")
         async with trio.open_nursery() as nursery:
 
             async def start_later() -> None:

@@ -161,7 +161,7 @@ def test_requests_get_their_replies_and_a_time_limit(style: Style) -> None:
         thread.join()  # the iteration has ended with the block
 
         with pytest.raises(TimeoutError):
-            client.request("/queue/nobody", b"", timeout_seconds=0.2)
+            client.request("/queue/unserved", b"", timeout_seconds=0.2)
         assert client.statistics().waiting_requests == 0
 
 
@@ -255,7 +255,7 @@ def test_without_a_node_connect_warns_after_one_round_and_ends_in_time(
 ) -> None:
     with pytest.raises(NotConnected, match=r"no node can be reached within 1 s\. 127\.0\.0\.1:1: .*; 127\.0\.0\.1:2: "):
         with style.connect(["127.0.0.1:1", "127.0.0.1:2"], connect_timeout_seconds=1):
-            raise AssertionError("nobody is there")
+            raise AssertionError("no node is there")
 
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("! no node can be reached; trying again until one does. 127.0.0.1:1: ")
