@@ -131,9 +131,8 @@ class SubscribeFrames:
         durable = durable_name(headers, kind, destination, subscription_id, self._client_id)
         if durable is not None:
             check_owner(self._rights, destination, self._broker.durable_subscriptions.owner_of(durable))
-        if is_nameless:
-            if durable is not None and not durable.client:
-                raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
+        if is_nameless and durable is not None and not durable.client:
+            raise Refused("missing-header", "A durable subscription is named by the header id of SUBSCRIBE.")
         credit = prefetch(headers, self._rules.prefetch_default, self._rules.prefetch_max)
         bytes_max = self._rules.buffer_bytes_max
         buffer = buffer_of(headers, kind, bytes_max)

@@ -221,7 +221,7 @@ def test_an_answer_that_is_not_stomp_is_reported(run: Run) -> None:
         result = run("send", "/queue/jobs", "x", "--at", node.at)
 
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"qmq: {node.at}: not STOMP: ")
+    assert result.stderr == f"qmq: {node.at}: answers HTTP, not STOMP\n"
 
 
 def test_a_header_that_stomp_cannot_carry_is_refused(run: Run, node: StubNode) -> None:
