@@ -27,7 +27,7 @@ from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_fact, joined_facts, json_object
 from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
-from qmq.settings.routing.left_behind import LeftBehindContext, left_behind
+from qmq.settings.routing.left_behind import LeftBehind
 from qmq.verbs.verb import CONTROL, Verb, VerbRequest
 
 HEADER_BYTES_MAX: Final = 64 << 10
@@ -38,7 +38,9 @@ ENDING_KEY: Final = "exclusive_to_connection"
 """Of a queue that ends with a connection."""
 
 
-class DefinitionsControlContext(LeftBehindContext, Protocol):
+class DefinitionsControlContext(Protocol):
+    definitions: LiveDefinitions
+    left_behind: LeftBehind
     settings: NodeSettings
     environment: Environment
     system: SystemTopics
@@ -52,7 +54,7 @@ async def definitions_response(context: DefinitionsControlContext, asked: VerbRe
     live, body = context.definitions, asked.body
 
     async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
-        stays = await left_behind(context, changes)
+        stays = await context.left_behind.after(changes)
         facts |= {"left_behind": stays} if stays else {}
         done = await _change(live, changes, asked, facts)
         said = {name: fact for name, fact in done.items() if name not in ("left_out", "left_behind")}

@@ -26,10 +26,10 @@ from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_facts
 from qmq.model.routing_names import PREFIX
-from qmq.settings.definitions.declare import DeclareContext, declare_queue
+from qmq.settings.definitions.declare import DeclareRequests
+from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.paused_queues import PausedQueues
 from qmq.settings.definitions.policy_sources import policies_of
-from qmq.settings.routing import requests
 from qmq.settings.routing.requests import RoutingRequests
 from qmq.verbs import messages, nodes, queues
 from qmq.verbs.lists import QueuePage
@@ -51,13 +51,11 @@ class Console(Protocol):
 
 class VerbContext(
     control.ControlContext,
-    DeclareContext,
     DefinitionsControlContext,
     DeleteContext,
     QueueDeletionContext,
     mesh_messages.MeshMessagesContext,
     ListContext,
-    RoutingRequests,
     Protocol,
 ):
     @property
@@ -66,6 +64,9 @@ class VerbContext(
     mesh_parts: MeshParts
     mesh_jobs: MeshJobs
     paused_queues: PausedQueues
+    declare_requests: DeclareRequests
+    exclusive_queues: ExclusiveQueues
+    routing_requests: RoutingRequests
 
 
 async def control_response(
@@ -225,13 +226,13 @@ async def _delete(context: VerbContext, asked: VerbRequest[queues.Delete]) -> Fa
     if kind is DestinationKind.QUEUE:
         return await delete_queue(context, asked.about, asked.options, asked.user)
     if kind is DestinationKind.EXCHANGE:
-        return await requests.delete_exchange(context, asked)
+        return await context.routing_requests.delete_exchange(asked)
     raise Refused("not-supported", f"Queues, topics, fanouts and exchanges can be deleted, not {asked.about}.")
 
 
 async def _declare(context: VerbContext, asked: VerbRequest[queues.Declare]) -> Facts:
     if asked.about.startswith(PREFIX):
-        return await requests.declare_exchange(context, asked)
+        return await context.routing_requests.declare_exchange(asked)
     _check_queue(asked.about, asked.verb)
 
     async def is_in_use() -> bool:
@@ -240,7 +241,7 @@ async def _declare(context: VerbContext, asked: VerbRequest[queues.Declare]) -> 
         first = VerbRequest(messages.Peek(count=1), asked.about, {}, asked.principal)
         return bool((await mesh_messages.peek(context, first))["messages"])
 
-    return await declare_queue(context, asked, is_in_use)
+    return await context.declare_requests.declare(asked, is_in_use)
 
 
 async def _retire(context: VerbContext, asked: VerbRequest[nodes.Retire]) -> Facts:
@@ -271,10 +272,10 @@ RESPOND: Final[dict[str, Callable[[VerbContext, VerbRequest[Any]], Awaitable[Fac
     "resume": _pause_or_resume,
     "delete": _delete,
     "declare": _declare,
-    "bind": requests.bind,
-    "unbind": requests.unbind,
-    "exchanges": requests.list_exchanges,
-    "bindings": requests.list_bindings,
+    "bind": lambda context, asked: context.routing_requests.bind(asked),
+    "unbind": lambda context, asked: context.routing_requests.unbind(asked),
+    "exchanges": lambda context, asked: context.routing_requests.list_exchanges(asked),
+    "bindings": lambda context, asked: context.routing_requests.list_bindings(asked),
     "peek": mesh_messages.peek,
     "get": mesh_messages.get,
     "trace": mesh_messages.trace,

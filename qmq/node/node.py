@@ -113,7 +113,7 @@ class Node(NodeParts):
                         await self.file_definitions.apply(self.settings, is_forced=self._forces_definitions)
                         serving.start_soon(self.file_definitions.run)
                         self.deleted_queues.begin()
-                        self.declarations_changed(list(self.declared_queues.texts))
+                        self.effects.declarations_changed(list(self.declared_queues.texts))
                         listeners += await self._listen_locally(serving)
                         listeners += await self._listen_for_clients(serving)
                         if self.certificates.expiries():

@@ -51,6 +51,7 @@ from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.clients.traffic import Traffic
+from qmq.settings.definitions.declare import DeclareRequests
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.deleted_queues import DeletedQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
@@ -67,6 +68,8 @@ from qmq.settings.definitions.users import LimitDefinitions, UserDefinitions
 from qmq.settings.limits.holdings import Holdings
 from qmq.settings.limits.usage import ClientUsages
 from qmq.settings.routing.definitions import RoutingDefinitions, VhostDefinitions
+from qmq.settings.routing.left_behind import LeftBehind
+from qmq.settings.routing.requests import RoutingRequests
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 from qmq.verbs.table import needs_of
@@ -170,12 +173,7 @@ class NodeParts(NodeServices):
         self.replay.on_definition = self.definitions.received
         self.definition_sync = DefinitionSync(self)
         self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
-        effects = DefinitionEffects(self)
-        self.policies_changed = effects.policies_changed
-        self.users_changed = effects.users_changed
-        self.user_limits_changed = effects.user_limits_changed
-        self.declarations_changed = effects.declarations_changed
-        self.queues_deleted = effects.queues_deleted
+        self.effects = DefinitionEffects(self)
         self._build_clients()
         self._build_delivery()
         self._build_others()
@@ -224,14 +222,18 @@ class NodeParts(NodeServices):
         """What operators command, and what follows decisions."""
         settings = self.settings
         self.mesh_jobs = MeshJobs(self)
-        self.declared_queues.on_deleted = self.queues_deleted
+        self.declared_queues.on_deleted = self.effects.queues_deleted
         self.queue_watchers = QueueWatchers()
         self.queue_lifetimes = QueueLifetimes(self)
         self.exclusive_queues = ExclusiveQueues(self)
         self.rules.lock = self.exclusive_queues.check
         self.session_ended = self.exclusive_queues.session_ended
-        self.declared_queues.on_changed = self.declarations_changed
+        self.declared_queues.on_changed = self.effects.declarations_changed
         self.bound_queues = BoundQueues(self)
+        declared, exclusive, rights_of = self.declared_queues, self.exclusive_queues, self.rights_of
+        self.declare_requests = DeclareRequests(declared, exclusive, self.queue_lifetimes, rights_of)
+        self.routing_requests = RoutingRequests(self.definitions, declared, exclusive, self.routing, rights_of)
+        self.left_behind = LeftBehind(self.definitions, declared, self.routing, self.user_definitions)
         self._follow_decisions()
         identity = NodeIdentity(settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds)
         clients = self.sessions, self.traffic, self.memory_budget, self.buffers
@@ -260,6 +262,15 @@ class NodeParts(NodeServices):
         self.delivery.dispatcher.selecting.after_delivery(session, do)
 
     # What parts need of the node
+
+    def policies_changed(self) -> None:
+        self.effects.policies_changed()
+
+    def users_changed(self) -> None:
+        self.effects.users_changed()
+
+    def user_limits_changed(self) -> None:
+        self.effects.user_limits_changed()
 
     def served_rows(self) -> ServedRows:
         """The rows in the queue store of the messages that this node serves now."""

@@ -10,7 +10,7 @@ Rules of a queue can read it, by dead letters, and lose its messages. So a decla
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
@@ -30,71 +30,74 @@ NOT_A_HEADER: Final = "receipt"
 """As a header of SEND it asks for a RECEIPT."""
 
 
-class DeclareContext(Protocol):
-    declared_queues: DeclaredQueues
-    exclusive_queues: ExclusiveQueues
-    queue_lifetimes: QueueLifetimes
+class DeclareRequests:
+    """Responds to them. `rights_of`: the rights of a client now."""
 
-    @property
-    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
+    def __init__(
+        self,
+        declared: DeclaredQueues,
+        exclusive: ExclusiveQueues,
+        lifetimes: QueueLifetimes,
+        rights_of: Callable[[Principal | None], Rights],
+    ) -> None:
+        self._declared = declared
+        self._exclusive = exclusive
+        self._lifetimes = lifetimes
+        self._rights_of = rights_of
 
+    async def declare(self, asked: VerbRequest[Declare], is_in_use: Callable[[], Awaitable[bool]]) -> dict[str, Any]:
+        """Declare a queue as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused.
 
-async def declare_queue(
-    context: DeclareContext, asked: VerbRequest[Declare], is_in_use: Callable[[], Awaitable[bool]]
-) -> dict[str, Any]:
-    """Declare a queue as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused.
+        `is_in_use`: whether any node has messages or consumers of the queue; asked where only that decides.
+        """
+        declared = self._declared
+        queue, headers, options, user = asked.about, asked.headers, asked.options, asked.user
+        if options.passive:
+            self._lifetimes.used(queue)
+            known = declared.value_of(queue)
+            if known is None:
+                raise Refused("unknown-destination", f"{queue} is not declared.")
+            return {"changed": 0, "value": known}
+        value = _value(queue, headers, asked.body)
+        if DECLARED_BY in value:
+            raise Refused("bad-definition", f"queue {queue}: {DECLARED_BY}: must be left out: the node sets it")
+        if EXCLUSIVE in value:
+            value = self._owned(queue, value, asked.session)
+        declared.check({queue: value})  # Before a name of it is in a refusal, which a frame must be able to carry.
+        is_replacing = options.replace
+        rights, destination = self._rights_of(asked.principal), asked.destination
+        dead_letters = declared.dead_letters_of(queue, value)
+        # Its messages are of others, unless the client could have consumed them.
+        is_taking = bool(value) and queue not in declared.texts and not rights.allows(Action.SUBSCRIBE, queue)
+        is_taking = bool(dead_letters) or (is_taking and await is_in_use())
+        whole = Effect(is_taking=is_taking, sends_to=dead_letters)
 
-    `is_in_use`: whether any node has messages or consumers of the queue; asked where only that decides.
-    """
-    declared = context.declared_queues
-    queue, headers, options, user = asked.about, asked.headers, asked.options, asked.user
-    if options.passive:
-        context.queue_lifetimes.used(queue)
-        known = declared.value_of(queue)
-        if known is None:
-            raise Refused("unknown-destination", f"{queue} is not declared.")
-        return {"changed": 0, "value": known}
-    value = _value(queue, headers, asked.body)
-    if DECLARED_BY in value:
-        raise Refused("bad-definition", f"queue {queue}: {DECLARED_BY}: must be left out: the node sets it")
-    if EXCLUSIVE in value:
-        value = _owned(context.exclusive_queues, queue, value, asked.session)
-    declared.check({queue: value})  # Before a name of it is in a refusal, which a frame must be able to carry.
-    is_replacing = options.replace
-    rights, destination = context.rights_of(asked.principal), asked.destination
-    dead_letters = declared.dead_letters_of(queue, value)
-    # Its messages are of others, unless the client could have consumed them.
-    is_taking = bool(value) and queue not in declared.texts and not rights.allows(Action.SUBSCRIBE, queue)
-    is_taking = bool(dead_letters) or (is_taking and await is_in_use())
-    whole = Effect(is_taking=is_taking, sends_to=dead_letters)
+        def check() -> bool:
+            """Whether the queue is declared so already. Raises Refused."""
+            is_others = not declared.is_own(queue, user) and not self._exclusive.is_orphan(queue)
+            is_change = not declared.check_same(queue, value, is_replacing=True)
+            effect = whole._replace(is_change=is_change, is_replacing=is_replacing and is_others)
+            rights.check_needs(needs_of(destination, headers, effect))
+            return declared.check_same(queue, value, is_replacing=is_replacing)
 
-    def check() -> bool:
-        """Whether the queue is declared so already. Raises Refused."""
-        is_others = not declared.is_own(queue, user) and not context.exclusive_queues.is_orphan(queue)
-        is_change = not declared.check_same(queue, value, is_replacing=True)
-        effect = whole._replace(is_change=is_change, is_replacing=is_replacing and is_others)
-        rights.check_needs(needs_of(destination, headers, effect))
-        return declared.check_same(queue, value, is_replacing=is_replacing)
+        is_same = check()
+        if options.dry_run:
+            declared.with_owner(queue, value, user)
+            return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
+        self._lifetimes.declared_again(queue)
+        if is_same and not rights.has_all(needs_of(destination, headers, whole)):
+            # It is not written again, so that it does not win over a deletion behind a cut.
+            return {"changed": 0, "value": declared.value_of(queue) or {}}
+        facts = await declared.declare(queue, value, user, check, quorum=options.quorum)
+        return {**facts, "value": declared.value_of(queue) or {}}
 
-    is_same = check()
-    if options.dry_run:
-        declared.with_owner(queue, value, user)
-        return {"changed": int(not is_same), "value": declared.value_of(queue) or {}}
-    context.queue_lifetimes.declared_again(queue)
-    if is_same and not rights.has_all(needs_of(destination, headers, whole)):
-        # It is not written again, so that it does not win over a deletion behind a cut.
-        return {"changed": 0, "value": declared.value_of(queue) or {}}
-    facts = await declared.declare(queue, value, user, check, quorum=options.quorum)
-    return {**facts, "value": declared.value_of(queue) or {}}
-
-
-def _owned(exclusive: ExclusiveQueues, queue: str, value: Mapping[str, Any], session: int) -> dict[str, Any]:
-    """The value, with the owner that it names by `exclusive_to_connection: true`. Raises Refused."""
-    said = value[EXCLUSIVE]
-    if type(said) is not bool:
-        raise Refused("bad-definition", f"queue {queue}: {EXCLUSIVE} = {json.dumps(said)}: must be true or false")
-    others = {key: one for key, one in value.items() if key != EXCLUSIVE}
-    return {**others, EXCLUSIVE: exclusive.claim(queue, session)} if said else others
+    def _owned(self, queue: str, value: Mapping[str, Any], session: int) -> dict[str, Any]:
+        """The value, with the owner that it names by `exclusive_to_connection: true`. Raises Refused."""
+        said = value[EXCLUSIVE]
+        if type(said) is not bool:
+            raise Refused("bad-definition", f"queue {queue}: {EXCLUSIVE} = {json.dumps(said)}: must be true or false")
+        others = {key: one for key, one in value.items() if key != EXCLUSIVE}
+        return {**others, EXCLUSIVE: self._exclusive.claim(queue, session)} if said else others
 
 
 def _value(queue: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:

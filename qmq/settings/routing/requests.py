@@ -14,7 +14,7 @@ with `quorum:false`.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
@@ -38,161 +38,158 @@ from qmq.verbs.table import needs_of
 from qmq.verbs.verb import Effect, Verb, VerbRequest
 
 
-class RoutingRequests(Protocol):
-    declared_queues: DeclaredQueues
-    exclusive_queues: ExclusiveQueues
-    definitions: LiveDefinitions
-    routing: RoutingDefinitions
+class RoutingRequests:
+    """Responds to them. `rights_of`: the rights of a client now."""
 
-    @property
-    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
+    def __init__(
+        self,
+        definitions: LiveDefinitions,
+        declared: DeclaredQueues,
+        exclusive: ExclusiveQueues,
+        routing: RoutingDefinitions,
+        rights_of: Callable[[Principal | None], Rights],
+    ) -> None:
+        self._definitions = definitions
+        self._declared = declared
+        self._exclusive = exclusive
+        self._routing = routing
+        self._rights_of = rights_of
 
+    async def declare_exchange(self, asked: VerbRequest[Declare]) -> Facts:
+        """Declare an exchange. To declare it again as it is changes nothing; with other values it is refused."""
+        name = _exchange_of(asked)
+        value = _body(asked)
+        value |= {key: asked.headers[key] for key in ("type", "alternate") if key in asked.headers}
+        value |= {key: is_said(asked.headers, key) for key in ("internal", "delayed") if key in asked.headers}
+        exchange = read_exchange(name, value)
 
-async def declare_exchange(context: RoutingRequests, asked: VerbRequest[Declare]) -> Facts:
-    """Declare an exchange. To declare it again as it is changes nothing; with other values it is refused."""
-    name = _exchange_of(asked)
-    value = _body(asked)
-    value |= {key: asked.headers[key] for key in ("type", "alternate") if key in asked.headers}
-    value |= {key: is_said(asked.headers, key) for key in ("internal", "delayed") if key in asked.headers}
-    exchange = read_exchange(name, value)
+        # What no binding matches goes to the alternate: that is to read this exchange, and to send to that one.
+        target = f"{PREFIX}{exchange.alternate}/*" if exchange.alternate else ""
+        whole = Effect(is_taking=bool(target), sends_to=target)
 
-    # What no binding matches goes to the alternate: that is to read this exchange, and to send to that one.
-    target = f"{PREFIX}{exchange.alternate}/*" if exchange.alternate else ""
-    whole = Effect(is_taking=bool(target), sends_to=target)
+        def check() -> None:
+            known = self._routing.table.exchanges.get(name)
+            self._check_effect(asked, whole._replace(is_change=known != exchange))
+            for key in EXCHANGE_KEYS if known is not None else ():
+                before, after = _shown(getattr(known, key)), _shown(getattr(exchange, key))
+                if before != after:
+                    raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")
 
-    def check() -> None:
-        known = context.routing.table.exchanges.get(name)
-        _check_effect(context, asked, whole._replace(is_change=known != exchange))
-        for key in EXCHANGE_KEYS if known is not None else ():
-            before, after = _shown(getattr(known, key)), _shown(getattr(exchange, key))
-            if before != after:
-                raise Refused("exchange-differs", f"exchange {name} exists: its {key} is {before}, not {after}")
+        check()
+        known = self._routing.table.exchanges.get(name)
+        if known is not None and (is_reserved(name) or not self._may_do(asked, whole)):
+            return {**exchange._asdict(), "changed": 0}
+        # Again in its turn: another client may declare it while this change waits.
+        return await self._change(asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict(), check)
 
-    check()
-    known = context.routing.table.exchanges.get(name)
-    if known is not None and (is_reserved(name) or not _may_do(context, asked, whole)):
-        return {**exchange._asdict(), "changed": 0}
-    # Again in its turn: another client may declare it while this change waits.
-    return await _change(context, asked, {Key(EXCHANGE, name): exchange.value}, exchange._asdict(), check)
+    async def delete_exchange(self, asked: VerbRequest[Delete]) -> Facts:
+        """Delete an exchange, and the bindings from it and to it, in one change."""
+        name = _exchange_of(asked)
+        table = self._routing.table
+        if is_reserved(name):
+            raise Refused("not-supported", f"The exchange {name} is predefined.")
+        if name not in table.exchanges:
+            raise Refused("unknown-destination", f"There is no exchange {name}.")
+        changes: dict[Key, Value | None] = {}
 
+        def decide() -> None:
+            # Again in its turn: others may bind and unbind while this change waits.
+            used = sum(1 for _ in table.bindings_of(name))
+            if used and asked.options.if_unused:
+                raise Refused(IN_USE, f"exchange {name} has {used} bindings")
+            changes.clear()
+            changes.update(dict.fromkeys([Key(BINDING, one.name) for one in table.bindings_with(name)]))
+            changes[Key(EXCHANGE, name)] = None
 
-async def delete_exchange(context: RoutingRequests, asked: VerbRequest[Delete]) -> Facts:
-    """Delete an exchange, and the bindings from it and to it, in one change."""
-    name = _exchange_of(asked)
-    table = context.routing.table
-    if is_reserved(name):
-        raise Refused("not-supported", f"The exchange {name} is predefined.")
-    if name not in table.exchanges:
-        raise Refused("unknown-destination", f"There is no exchange {name}.")
-    changes: dict[Key, Value | None] = {}
+        decide()
+        facts = await self._change(asked, changes, {}, decide)
+        return {"bindings": len(changes) - 1, **facts}
 
-    def decide() -> None:
-        # Again in its turn: others may bind and unbind while this change waits.
-        used = sum(1 for _ in table.bindings_of(name))
-        if used and asked.options.if_unused:
-            raise Refused(IN_USE, f"exchange {name} has {used} bindings")
-        changes.clear()
-        changes.update(dict.fromkeys([Key(BINDING, one.name) for one in table.bindings_with(name)]))
-        changes[Key(EXCHANGE, name)] = None
+    async def bind(self, asked: VerbRequest[Bind]) -> Facts:
+        """Bind a queue, or an exchange, to a source. To bind it again changes nothing."""
+        binding = _binding(asked)
+        declared = self._declared.texts
+        is_declared = binding.queue in declared
 
-    decide()
-    facts = await _change(context, asked, changes, {}, decide)
-    return {"bindings": len(changes) - 1, **facts}
+        def check() -> None:
+            is_change = not self._routing.table.has_binding(binding.name)
+            self._check_effect(asked, self._effect(asked, is_change=is_change))
+            if is_declared and binding.queue not in declared:
+                # A binding that stayed behind would fill a queue without consumers.
+                raise Refused("unknown-destination", f"{binding.queue} was deleted meanwhile.")
 
+        check()
+        is_bound = self._routing.table.has_binding(binding.name)
+        if is_bound and not self._may_do(asked, self._effect(asked)):
+            return {**binding.value, "changed": 0}
+        return await self._change(asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)
 
-async def bind(context: RoutingRequests, asked: VerbRequest[Bind]) -> Facts:
-    """Bind a queue, or an exchange, to a source. To bind it again changes nothing."""
-    binding = _binding(asked)
-    declared = context.declared_queues.texts
-    is_declared = binding.queue in declared
+    async def unbind(self, asked: VerbRequest[Unbind]) -> Facts:
+        """Delete exactly this binding. Raises Refused if there is none."""
+        binding = _binding(asked)
+        self._check_effect(asked, self._effect(asked))
+        return await self._change(asked, {Key(BINDING, binding.name): None}, binding.value)
 
-    def check() -> None:
-        is_change = not context.routing.table.has_binding(binding.name)
-        _check_effect(context, asked, _effect(context, asked, is_change=is_change))
-        if is_declared and binding.queue not in declared:
-            # A binding that stayed behind would fill a queue without consumers.
-            raise Refused("unknown-destination", f"{binding.queue} was deleted meanwhile.")
+    async def list_exchanges(self, asked: VerbRequest[ListExchanges]) -> Facts:
+        """All exchanges, predefined ones too."""
+        table, exchanges = self._routing.table, sorted(self._routing.table.exchanges.values())
+        rows: list[Facts] = []
+        for begin in range(0, len(exchanges), ROWS_AT_ONCE):
+            rows += [
+                {
+                    "name": one.name,
+                    "type": one.type,
+                    "alternate": table.alternate_of(one.name),
+                    "internal": one.internal,
+                    "delayed": one.delayed,
+                    "bindings": sum(1 for _ in table.bindings_of(one.name)),
+                    "predefined": is_reserved(one.name),
+                }
+                for one in exchanges[begin : begin + ROWS_AT_ONCE]
+                if one.name in table.exchanges
+            ]
+            await trio.lowlevel.checkpoint()
+        return {"exchanges": rows}
 
-    check()
-    is_bound = context.routing.table.has_binding(binding.name)
-    if is_bound and not _may_do(context, asked, _effect(context, asked)):
-        return {**binding.value, "changed": 0}
-    return await _change(context, asked, {Key(BINDING, binding.name): binding.value}, binding.value, check)
+    async def list_bindings(self, asked: VerbRequest[ListBindings]) -> Facts:
+        """All bindings, sorted by name. `effective` is false while an exchange of it is missing."""
+        table, bindings = self._routing.table, self._routing.bindings()
+        rows: list[Facts] = []
+        for begin in range(0, len(bindings), ROWS_AT_ONCE):
+            part = bindings[begin : begin + ROWS_AT_ONCE]
+            rows += [{"name": one.name, **one.value, "effective": table.is_effective(one)} for one in part]
+            await trio.lowlevel.checkpoint()
+        return {"bindings": rows}
 
+    def _check_effect(self, asked: VerbRequest[Verb], effect: Effect) -> None:
+        self._rights_of(asked.principal).check_needs(needs_of(asked.destination, asked.headers, effect))
 
-async def unbind(context: RoutingRequests, asked: VerbRequest[Unbind]) -> Facts:
-    """Delete exactly this binding. Raises Refused if there is none."""
-    binding = _binding(asked)
-    _check_effect(context, asked, _effect(context, asked))
-    return await _change(context, asked, {Key(BINDING, binding.name): None}, binding.value)
+    def _may_do(self, asked: VerbRequest[Verb], whole: Effect) -> bool:
+        """Whether the client may do this where it is not done yet. Else what is so already is not written again, so
+        that it does not win over a deletion behind a cut.
+        """
+        return self._rights_of(asked.principal).has_all(needs_of(asked.destination, asked.headers, whole))
 
+    def _effect(self, asked: VerbRequest[Verb], *, is_change: bool = True) -> Effect:
+        queue = asked.about
+        # That of a durable subscription belongs to the user that began it: others must not change what it gets.
+        owner = self._declared.begun_by(queue) if is_own_name(queue) else None
+        is_others = bool(owner) and owner != asked.user
+        return Effect(is_change, is_private=self._exclusive.is_owner(queue, asked.session), is_replacing=is_others)
 
-async def list_exchanges(context: RoutingRequests, asked: VerbRequest[ListExchanges]) -> Facts:
-    """All exchanges, predefined ones too."""
-    table, exchanges = context.routing.table, sorted(context.routing.table.exchanges.values())
-    rows: list[Facts] = []
-    for begin in range(0, len(exchanges), ROWS_AT_ONCE):
-        rows += [
-            {
-                "name": one.name,
-                "type": one.type,
-                "alternate": table.alternate_of(one.name),
-                "internal": one.internal,
-                "delayed": one.delayed,
-                "bindings": sum(1 for _ in table.bindings_of(one.name)),
-                "predefined": is_reserved(one.name),
-            }
-            for one in exchanges[begin : begin + ROWS_AT_ONCE]
-            if one.name in table.exchanges
-        ]
-        await trio.lowlevel.checkpoint()
-    return {"exchanges": rows}
-
-
-async def list_bindings(context: RoutingRequests, asked: VerbRequest[ListBindings]) -> Facts:
-    """All bindings, sorted by name. `effective` is false while an exchange of it is missing."""
-    table, bindings = context.routing.table, context.routing.bindings()
-    rows: list[Facts] = []
-    for begin in range(0, len(bindings), ROWS_AT_ONCE):
-        part = bindings[begin : begin + ROWS_AT_ONCE]
-        rows += [{"name": one.name, **one.value, "effective": table.is_effective(one)} for one in part]
-        await trio.lowlevel.checkpoint()
-    return {"bindings": rows}
-
-
-def _check_effect(context: RoutingRequests, asked: VerbRequest[Verb], effect: Effect) -> None:
-    context.rights_of(asked.principal).check_needs(needs_of(asked.destination, asked.headers, effect))
-
-
-def _may_do(context: RoutingRequests, asked: VerbRequest[Verb], whole: Effect) -> bool:
-    """Whether the client may do this where it is not done yet. Else what is so already is not written again, so that it
-    does not win over a deletion behind a cut.
-    """
-    return context.rights_of(asked.principal).has_all(needs_of(asked.destination, asked.headers, whole))
-
-
-def _effect(context: RoutingRequests, asked: VerbRequest[Verb], *, is_change: bool = True) -> Effect:
-    queue = asked.about
-    # That of a durable subscription belongs to the user that began it: others must not change what it gets.
-    owner = context.declared_queues.begun_by(queue) if is_own_name(queue) else None
-    is_others = bool(owner) and owner != asked.user
-    return Effect(is_change, is_private=context.exclusive_queues.is_owner(queue, asked.session), is_replacing=is_others)
-
-
-async def _change(
-    context: RoutingRequests,
-    asked: VerbRequest[Declare | Delete | Bind],
-    changes: Changes,
-    facts: Facts,
-    guard: Callable[[], None] | None = None,
-) -> Facts:
-    live = context.definitions
-    if asked.is_dry_run:
-        live.check(changes)
-        return facts
-    report = await live.change(changes, asked.user, quorum=asked.options.quorum, guard=guard)
-    done = {**facts, "changed": report.changed}
-    return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
+    async def _change(
+        self,
+        asked: VerbRequest[Declare | Delete | Bind],
+        changes: Changes,
+        facts: Facts,
+        guard: Callable[[], None] | None = None,
+    ) -> Facts:
+        if asked.is_dry_run:
+            self._definitions.check(changes)
+            return facts
+        report = await self._definitions.change(changes, asked.user, quorum=asked.options.quorum, guard=guard)
+        done = {**facts, "changed": report.changed}
+        return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
 
 
 def _exchange_of(asked: VerbRequest[Verb]) -> str:
