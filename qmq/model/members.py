@@ -18,7 +18,7 @@ The last report of a peer counts also while no link to it is up. Pure: the calle
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from qmq.model.dots import Vector, merge
@@ -39,6 +39,8 @@ class Retirement:
     adopter: str
     sealed: Vector = field(default_factory=dict)
     """Its incarnations, and how far any node that could be reached had their records."""
+    heard_us: int = field(default=0, compare=False)
+    """When this node heard of it, by its own clock: all that `sealed` covers is older. 0: it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +250,7 @@ class Membership:
         if known is not None:
             merge(sealed, known.sealed)
             adopter = min(adopter, known.adopter)
-        self.retired[retirement.node] = Retirement(node=retirement.node, adopter=adopter, sealed=sealed)
+        self.retired[retirement.node] = replace(retirement, adopter=adopter, sealed=sealed)
         self._agreed.pop(retirement.node, None)
         self._standings.pop(retirement.node, None)
         self.members = self.listing.names - self.retired.keys()

@@ -370,10 +370,12 @@ def test_a_learner_has_learnt_enough_when_the_one_that_it_had_not_met_is_retired
 
 
 def test_a_retirement_survives_the_catalog() -> None:
-    retirement = Retirement(node="c", adopter="a", sealed={Origin("c", (1 << 64) - 1): 7})
+    retirement = Retirement(node="c", adopter="a", sealed={Origin("c", (1 << 64) - 1): 7}, heard_us=9_000_000)
 
     facts = {name: text for name, text in retirement_fact(retirement).items() if text is not None}
     assert retirements_of({**facts, "learner": "yes"}) == [retirement]
+    assert [one.heard_us for one in retirements_of(facts)] == [9_000_000]
+    assert [one.heard_us for one in retirements_of({"retired/d": '{"adopter":"a","sealed":{}}'})] == [0]
 
 
 def test_a_name_that_no_list_has_any_more_is_forgotten_though_two_have_sent_it_each_other() -> None:

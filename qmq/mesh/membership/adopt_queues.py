@@ -59,7 +59,7 @@ log = logging.getLogger("qmq.adopt_queues")
 class CoveringDeletions(Protocol):
     """See `qmq.settings.definitions.deleted_queues`."""
 
-    def cover(self, message: Message) -> bool: ...
+    def cover(self, message: Message, accepted_us: int) -> bool: ...
 
     def messages_adopted(self) -> None:
         """This node serves messages that it did not serve before."""
@@ -240,25 +240,30 @@ class QueueAdoption:
                     await engine.path.slot()
                     if not self._is_adopter(owner):
                         return
-                    self._take(owner, queue, [row for row in rows if row.dot not in held])
+                    self._take(self._membership.retired[owner], queue, [row for row in rows if row.dot not in held])
                     after, exact = rows[-1].dot, rows[-1].exact
                 if not is_page_full(rows, SLICE_ROWS, SLICE_BYTES):
                     break
 
-    def _take(self, owner: str, queue: str, rows: list[QueueRow]) -> None:
-        """Accept these messages of `owner` as messages of this node, with times by its clock; settle the old ones."""
+    def _take(self, retirement: Retirement, queue: str, rows: list[QueueRow]) -> None:
+        """Accept these messages of a retired node as messages of this one, with times by its clock; settle the old
+        ones."""
         engine = self._engine
         out = Outcome(now_us=engine.environment.now_us())
         dots: list[Dot] = []
-        ahead_us = engine.broker.clocks.apart_us(owner) or 0
+        ahead_us = engine.broker.clocks.apart_us(retirement.node) or 0
         for row in rows:
             message = engine.replay.message_of_row(row)
             if message is None:
                 continue  # This version does not know the kind; the message stays where it is.
             dot = Dot(engine.broker.origin, engine.broker.next_sequence)
+            accepted_us = row.timestamp_us + ahead_us
+            if retirement.heard_us and row.dot.sequence <= retirement.sealed.get(row.dot.origin, 0):
+                # This node may never have heard the clock of the retired one.
+                accepted_us = min(accepted_us, retirement.heard_us - 1)
             is_superseded = engine.broker.queues.first_attempts.is_superseded(message)
-            if not is_superseded and not self._deletions.cover(message):
-                engine.broker.send(message.envelope, message.body, row.timestamp_us + ahead_us, out)
+            if not is_superseded and not self._deletions.cover(message, accepted_us):
+                engine.broker.send(message.envelope, message.body, accepted_us, out)
             if row.attempts and engine.broker.next_sequence > dot.sequence:
                 # Before a delivery: a message that failed before keeps its failure count with its new owner.
                 out.attempts.setdefault(queue, {})[dot] = row.attempts

@@ -12,6 +12,7 @@ synced. In each case promises may be lost, so the node becomes a learner again.
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -341,7 +342,7 @@ class LiveMembership:
 
     def retired(self, retirement: Retirement) -> None:
         """It is decided that a node has left. May come in the middle of a decision, and more than once."""
-        if self.membership.retire(retirement):
+        if self.membership.retire(replace(retirement, heard_us=self._engine.environment.now_us())):
             kept = self.membership.retired[retirement.node]
             if kept.node == self.membership.node:
                 self._leave(f"{kept.adopter} has adopted its messages")

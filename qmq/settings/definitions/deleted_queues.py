@@ -88,13 +88,14 @@ class DeletedQueues:
         self._dropped = {}
         self.begin()
 
-    def cover(self, message: Message) -> bool:
-        """Whether its queue was deleted after this message was sent. To be asked before it is adopted as a new one."""
+    def cover(self, message: Message, accepted_us: int) -> bool:
+        """Whether its queue was deleted after this message was accepted, at `accepted_us` by our clock. To be asked
+        before it is adopted as a new one."""
         deletion = self._deletion(message.envelope.destination)
         if deletion is None or self._context.mesh_parts.clock_check.in_doubt:
             return False
         is_heard = self._is_heard(message.origin.node) and self._is_heard(deletion.version.origin.node)
-        return is_heard and self._is_older(deletion, message)
+        return is_heard and self._is_older(deletion, message, accepted_us)
 
     def drop(self, queues: Iterable[str]) -> None:
         """The declarations of these were deleted, on any node."""
@@ -195,7 +196,7 @@ class DeletedQueues:
         context = self._context
         return node not in context.peer_names or context.broker.clocks.apart_us(node) is not None
 
-    def _is_older(self, deletion: Definition, message: Message) -> bool:
+    def _is_older(self, deletion: Definition, message: Message, accepted_us: int = 0) -> bool:
         clocks, version = self._context.broker.clocks, deletion.version
         if message.origin == version.origin:
             # It may have decided both in the same microsecond. What is only in memory is not numbered with records.
@@ -210,6 +211,8 @@ class DeletedQueues:
             return False
         # When our clock showed the time of the deletion; and what that of the message's node showed then.
         ours_us = version.written_us + (clocks.apart_us(version.origin.node) or 0)
+        if accepted_us:
+            return accepted_us < ours_us
         return message.timestamp_us < clocks.time_at(message.origin.node, ours_us)
 
     def _is_earlier(self, origin: Origin, other: Origin) -> bool | None:

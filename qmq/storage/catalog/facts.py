@@ -60,13 +60,14 @@ def retirements_of(facts: Mapping[str, str]) -> list[Retirement]:
 def retirement_fact(retirement: Retirement) -> dict[str, str | None]:
     """How it is remembered."""
     sealed = {str(origin): last for origin, last in retirement.sealed.items()}
-    return {RETIRED + retirement.node: json.dumps({"adopter": retirement.adopter, "sealed": sealed})}
+    fact = {"adopter": retirement.adopter, "sealed": sealed, "heard_us": retirement.heard_us}
+    return {RETIRED + retirement.node: json.dumps(fact)}
 
 
 def _read_retirement(node: str, text: str) -> Retirement:
     found = json.loads(text)
     sealed = {parse_origin(origin): last for origin, last in found["sealed"].items()}
-    return Retirement(node=node, adopter=found["adopter"], sealed=sealed)
+    return Retirement(node=node, adopter=found["adopter"], sealed=sealed, heard_us=found.get("heard_us", 0))
 
 
 def dropped_of(facts: Mapping[str, str]) -> Vector:

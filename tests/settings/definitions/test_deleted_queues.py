@@ -6,6 +6,7 @@ from trio.testing import MockClock
 
 from qmq.broker.routing.binding import Binding
 from qmq.definitions.definition import Key
+from qmq.mesh.membership.adopt_queues import QueueAdoption
 from qmq.settings.definitions.deleted_queues import DeletedQueues
 from tests.node.mesh_rig import MeshRig, isolate, rejoin
 from tests.node.rig import Rig, eventually, send
@@ -415,6 +416,41 @@ async def test_an_adopter_takes_no_message_of_a_queue_that_it_deleted_in_an_earl
         await passed()
 
         assert await depth(mesh, "a") == 0
+
+
+@pytest.mark.parametrize("is_deleted_first", [True, False])
+async def test_messages_of_a_retired_node_are_older_than_a_later_deletion_whatever_its_clock_showed(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, is_deleted_first: bool
+) -> None:
+    mesh = MeshRig("a", "b", "c")
+    mesh.skews_us["c"] = 1_800_000_000
+    async with mesh.run():
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "before", receipt_level="replicas=2")
+        await mesh.stop("c")
+        # From now on a knows nothing of the clock of c.
+        await mesh.kill("a")
+        await mesh.start("a")
+        await eventually(lambda: set(mesh.nodes["a"].linked_peers()) == {"b"})
+        a = mesh.nodes["a"]
+
+        with monkeypatch.context() as patch:
+            if is_deleted_first:
+                patch.setattr(QueueAdoption, "_held", _too_many)
+            await request(await mesh.connect("a"), "retire/c")
+            if not is_deleted_first:
+                await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
+            await request(await mesh.connect("b"), f"definitions/delete/queue{Q}")
+            await eventually(lambda: not a.declared_queues.texts)
+
+        await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
+        await passed()
+        assert await depth(mesh, "a") == 0
+
+
+async def _too_many(adoption: QueueAdoption, owner: str, is_patient: bool) -> None:  # noqa: FBT001 (as it is called)
+    """Nothing may be adopted yet."""
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.2])
