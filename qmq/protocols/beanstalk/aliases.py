@@ -6,7 +6,7 @@ messages of each origin; what only the store has is read once, a bounded part of
 
 from typing import Final
 
-from qmq.engine.runtime.contexts import Engine
+from qmq.engine.parts import EngineParts
 from qmq.model.dots import Dot, Origin
 from qmq.protocols.beanstalk.gateway.jobs import id_in
 
@@ -23,8 +23,8 @@ ALIASES_MAX: Final = 1_000_000
 class Aliases:
     """Those of the messages that this node serves."""
 
-    def __init__(self, context: Engine) -> None:
-        self._context = context
+    def __init__(self, engine: EngineParts) -> None:
+        self._engine = engine
         self._dots: dict[int, tuple[Dot, ...]] = {}
         self._seen: dict[Origin, int] = {}
         """Up to which sequence the messages in memory were looked at."""
@@ -45,7 +45,7 @@ class Aliases:
             self._dots.pop(job, None)
 
     def _refresh(self) -> None:
-        for origin, by_sequence in self._context.broker.queues.owned.by_origin.items():
+        for origin, by_sequence in self._engine.broker.queues.owned.by_origin.items():
             if not by_sequence:
                 continue
             seen = self._seen.get(origin, 0)
@@ -60,14 +60,14 @@ class Aliases:
 
     async def search(self) -> None:
         """Read the rows that no search has read. The store has everything that is durable (`bring_up`)."""
-        context = self._context
-        rows = context.store.queues
-        serves = context.broker.queues.owned.serves
+        run_blocking = self._engine.environment.run_blocking
+        rows = self._engine.store.queues
+        serves = self._engine.broker.queues.owned.serves
         searched = 0
-        for origin in await context.environment.run_blocking(rows.origins):
+        for origin in await run_blocking(rows.origins):
             while origin.node in serves and searched < SEARCH_BYTES_MAX:
                 after = self._read.get(origin, 0)
-                page = await context.environment.run_blocking(rows.unsettled_rows, origin, after, (1 << 62), READ_BYTES)
+                page = await run_blocking(rows.unsettled_rows, origin, after, (1 << 62), READ_BYTES)
                 for row in page:
                     self._note(row.dot, row.headers)
                     searched += len(row.headers) + len(row.body)

@@ -36,11 +36,11 @@ from qmq.protocols.beanstalk.gateway.jobs import (
     queue_of,
     tube_of,
 )
-from qmq.protocols.beanstalk.inspection import INSPECTIONS, Inspection, InspectionContext
+from qmq.protocols.beanstalk.inspection import INSPECTIONS, Inspection
 from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import DEFAULT_TUBE, BeanstalkPart
 from qmq.protocols.beanstalk.reservations import Reservations
-from qmq.protocols.beanstalk.statistics import tube_facts
+from qmq.protocols.beanstalk.statistics import JobStatistics
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameContext, gateway_of
 from qmq.sessions.pull_consumer import PullConsumer
@@ -50,7 +50,7 @@ HEADS_MAX: Final = 256
 """Different puts of a connection that are remembered; at the bound all are forgotten."""
 
 
-class CommandContext(FrameContext, InspectionContext, Protocol):
+class CommandContext(FrameContext, Protocol):
     limits: LimitSettings
 
     def check_right(self, principal: Principal | None, destination: str) -> None: ...
@@ -63,6 +63,7 @@ class BeanstalkCommands:
         self,
         context: CommandContext,
         part: BeanstalkPart,
+        statistics: JobStatistics,
         session: ClientSession,
         rights: Rights,
         encoder: BeanstalkEncoder,
@@ -76,7 +77,8 @@ class BeanstalkCommands:
         self._rights = rights
         self._replies = replies
         self._part = part
-        self._inspection = Inspection(context, part, rights, job_bytes_max)
+        self._statistics = statistics
+        self._inspection = Inspection(part, statistics, rights, job_bytes_max)
         self._heads: dict[tuple[str, int, int, int], Head] = {}
         self.used = DEFAULT_TUBE
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}
@@ -356,7 +358,7 @@ class BeanstalkCommands:
     async def _pause_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = command.tube
         self._context.check_right(self._session.principal, f"/control/pause{queue_of(tube)}")
-        if await tube_facts(self._context, self._part, tube) is None:
+        if await self._statistics.of_tube(tube) is None:
             slot.fill(reply.NOT_FOUND)
             return
         if not await self._part.pause_everywhere(tube, command.numbers[0]):

@@ -10,6 +10,8 @@ from typing import Any, Final
 import trio
 
 from qmq.access.rules import Principal
+from qmq.admin.bulk_jobs import run_bulk_job
+from qmq.admin.facts.node_facts import NodeIdentity
 from qmq.auth.credentials import USERS, Grant
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
@@ -18,9 +20,11 @@ from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, WrongComman
 from qmq.protocols.beanstalk.codec.reader import BeanstalkReader
 from qmq.protocols.beanstalk.commands import BeanstalkCommands
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
+from qmq.protocols.beanstalk.job_changes import JobChanges
+from qmq.protocols.beanstalk.jobs import JobFinder
 from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.protocols.beanstalk.part import BeanstalkPart
-from qmq.protocols.beanstalk.statistics import calls_of
+from qmq.protocols.beanstalk.statistics import JobStatistics
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import LoginContext
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
@@ -177,8 +181,15 @@ class BeanstalkDialogue(ClientDialogue):
         del self._session
 
 
-def protocol(context: Any) -> ClientProtocol:
-    """beanstalkd on the node `context`, which has all that its connections and their shared part need of it."""
-    part = BeanstalkPart(context)
-    begin = partial(BeanstalkDialogue, context, partial(BeanstalkCommands, context, part), pull_consumers(context))
-    return ClientProtocol("beanstalk", begin, refusal_reply, part, calls_of(part))
+def protocol(node: Any) -> ClientProtocol:
+    """beanstalkd on one node, which has all parts that its connections and their shared part use."""
+    engine, rpc = node.engine, node.peer_rpc
+    jobs = JobFinder(engine, rpc)
+    changes = JobChanges(engine, node.mesh, rpc, jobs, partial(run_bulk_job, node), node.spawn)
+    part = BeanstalkPart(jobs, changes, rpc)
+    incarnation = f"{engine.broker.origin.incarnation:016x}"
+    identity = NodeIdentity(engine.broker.origin.node, node.software, incarnation, node.started_seconds)
+    statistics = JobStatistics(part, engine, rpc, node.queue_catalog, identity, node)
+    commands_of = partial(BeanstalkCommands, node, part, statistics)
+    begin = partial(BeanstalkDialogue, node, commands_of, pull_consumers(node))
+    return ClientProtocol("beanstalk", begin, refusal_reply, part, statistics.calls())

@@ -1,33 +1,25 @@
 """The commands of a beanstalkd client that look at jobs, tubes and the server, and change nothing."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
-
-import trio
+from typing import Final
 
 from qmq.access.rights import Rights
 from qmq.access.rules import Action
-from qmq.engine.runtime.contexts import Tasks
 from qmq.protocols.beanstalk.codec import replies as reply
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
 from qmq.protocols.beanstalk.gateway.encoder import ReplySlot
 from qmq.protocols.beanstalk.gateway.jobs import queue_of
-from qmq.protocols.beanstalk.jobs import FinderContext, FoundJob
+from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import BeanstalkPart
-from qmq.protocols.beanstalk.statistics import job_facts, server_facts, tube_facts, tube_names
-
-
-class InspectionContext(FinderContext, Tasks, Protocol):
-    software: str
-    started_seconds: float
+from qmq.protocols.beanstalk.statistics import JobStatistics
 
 
 class Inspection:
     """What one client may see."""
 
-    def __init__(self, context: InspectionContext, part: BeanstalkPart, rights: Rights, job_bytes_max: int) -> None:
-        self._context = context
+    def __init__(self, part: BeanstalkPart, statistics: JobStatistics, rights: Rights, job_bytes_max: int) -> None:
         self._part = part
+        self._statistics = statistics
         self._rights = rights
         self._job_bytes_max = job_bytes_max
 
@@ -48,30 +40,21 @@ class Inspection:
             slot.fill(reply.NOT_FOUND)
             return
         self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
-        slot.fill(reply.yaml_map(job_facts(self._context, self._part, job, found)))
+        slot.fill(reply.yaml_map(self._statistics.of_job(job, found)))
 
     def _may_see(self, tube: str) -> bool:
         rights, queue = self._rights, queue_of(tube)
         return rights.allows(Action.SEND, queue) or rights.allows(Action.SUBSCRIBE, queue)
 
     async def _stats_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
-        facts = await tube_facts(self._context, self._part, command.tube) if self._may_see(command.tube) else None
+        facts = await self._statistics.of_tube(command.tube) if self._may_see(command.tube) else None
         slot.fill(reply.NOT_FOUND if facts is None else reply.yaml_map(facts))
 
     async def _stats(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
-        context = self._context
-        facts = await server_facts(
-            context,
-            self._part,
-            self._job_bytes_max,
-            is_draining=context.is_stopping,
-            software=context.software,
-            uptime=trio.current_time() - context.started_seconds,
-        )
-        slot.fill(reply.yaml_map(facts))
+        slot.fill(reply.yaml_map(await self._statistics.of_server(self._job_bytes_max)))
 
     async def _list_tubes(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
-        names = await tube_names(self._context, self._part)
+        names = await self._statistics.tube_names()
         slot.fill(reply.yaml_list([name for name in names if self._may_see(name)]))
 
 

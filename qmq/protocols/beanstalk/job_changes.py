@@ -14,17 +14,22 @@ from typing import Final, TypeVar
 
 import trio
 
-from qmq.admin.bulk_jobs import NOT_SERVING, BulkJob, run_bulk_job
+from qmq.admin.bulk_jobs import NOT_SERVING, BulkJob
 from qmq.admin.inspection.message_search import parse_message_id
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.message import Message
 from qmq.engine.checkpoint.queue_pager import FAR_US
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.served_rows import served_rows
 from qmq.errors import Refused
+from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.once import Once
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Dot
 from qmq.protocols.beanstalk.calls import ChangeJob, CheckJob, DeleteJob, JobDone, JobsKicked, KickJob, KickTube
 from qmq.protocols.beanstalk.gateway.jobs import buried_queue_of, is_buried, kick_lines, queue_of, tube_of
-from qmq.protocols.beanstalk.jobs import FinderContext, FoundJob, JobFinder
+from qmq.protocols.beanstalk.jobs import FoundJob, JobFinder
+from qmq.replication.mesh import Mesh
 
 KICKED_ROWS: Final = 100
 """Delayed jobs that are kicked at once."""
@@ -45,11 +50,24 @@ Act = Callable[[Message, Outcome], bool]
 class JobChanges:
     """Changes of the jobs that this node serves, and requests for those of its peers."""
 
-    def __init__(self, context: FinderContext, finder: JobFinder) -> None:
-        self._context = context
+    def __init__(
+        self,
+        engine: EngineParts,
+        mesh: Mesh,
+        rpc: PeerRpc,
+        finder: JobFinder,
+        run_bulk_job: Callable[[BulkJob], Awaitable[Facts]],
+        spawn: Callable[[Callable[[], object]], None],
+    ) -> None:
+        self._engine = engine
+        self._broker = engine.broker
+        self._environment = engine.environment
+        self._mesh = mesh
+        self._rpc = rpc
         self._finder = finder
+        self._run_bulk_job = run_bulk_job
         self._numbers = 0
-        self._of_peers = Once[int](context.spawn, REQUESTS_MAX)
+        self._of_peers = Once[int](spawn, REQUESTS_MAX)
 
     async def waits(self, found: FoundJob) -> bool:
         """Whether no client has reserved a job, at its node. Raises Refused while that node may not deliver."""
@@ -68,12 +86,12 @@ class JobChanges:
 
     async def _do(self, found: FoundJob, change: type[ChangeJob]) -> bool | None:
         dot = found.message.dot
-        if found.node == self._context.origin.node:
+        if found.node == self._broker.origin.node:
             return await _when_serving(partial(self._act_here, dot, self._action(change)))
         call = change(str(dot), self._new_id())
 
         async def ask() -> tuple[bool | None] | None:
-            reply = await self._context.peer_rpc.ask_one(found.node, call)
+            reply = await self._rpc.ask_one(found.node, call)
             if reply is None:
                 return (None,)
             return None if reply.done is None else (reply.done,)
@@ -82,7 +100,7 @@ class JobChanges:
 
     def _new_id(self) -> str:
         self._numbers += 1
-        return f"{self._context.origin}/{self._numbers}"
+        return f"{self._broker.origin}/{self._numbers}"
 
     async def kick_tube(self, tube: str, bound: int) -> int:
         """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones.
@@ -92,7 +110,7 @@ class JobChanges:
         refused: Refused | None = None
         for what in ("buried", "delayed"):
             count = 0
-            for node in (self._context.origin.node, *sorted(self._context.linked_peers())):
+            for node in (self._broker.origin.node, *sorted(self._mesh.followers())):
                 if count >= bound:
                     break
                 try:
@@ -106,12 +124,12 @@ class JobChanges:
         return 0
 
     async def _kick_at(self, node: str, tube: str, bound: int, what: str) -> int:
-        if node == self._context.origin.node:
+        if node == self._broker.origin.node:
             return await _when_serving(partial(self._kick_here, tube, bound, what))
         call = KickTube(tube, bound, what, self._new_id())
 
         async def ask() -> int | None:
-            reply = await self._context.peer_rpc.ask_one(node, call)
+            reply = await self._rpc.ask_one(node, call)
             if reply is None:
                 raise Refused(NOT_SERVING, f"The node {node} does not respond; it may have kicked jobs.")
             return reply.count
@@ -132,7 +150,7 @@ class JobChanges:
     # What this node serves
 
     def _action(self, change: type[ChangeJob]) -> Act:
-        bulk = self._context.broker.bulk_settlement
+        bulk = self._broker.bulk_settlement
         if change is CheckJob:
             return lambda message, out: True
         if change is DeleteJob:
@@ -140,14 +158,13 @@ class JobChanges:
         return self._kick_one
 
     def _kick_one(self, message: Message, out: Outcome) -> bool:
-        context = self._context
-        bulk, queue = context.broker.bulk_settlement, message.envelope.destination
+        bulk, queue = self._broker.bulk_settlement, message.envelope.destination
         if is_buried(queue):
             moved, refused = bulk.move([message], queue_of(tube_of(queue)), out)
             if refused is not None:
                 raise refused
             return moved == 1
-        due_us = context.broker.queues.shared.clocks.due(message)
+        due_us = self._broker.queues.shared.clocks.due(message)
         return due_us > out.now_us and bulk.hasten(message, kick_lines(message), out)
 
     async def _act_here(self, dot: Dot, act: Act) -> bool | None:
@@ -155,38 +172,35 @@ class JobChanges:
 
         Durable on return. Raises Refused.
         """
-        context = self._context
-        queues = context.broker.queues
+        queues, path = self._broker.queues, self._engine.path
         if dot.sequence not in queues.owned.by_origin.get(dot.origin, {}):
-            await context.flushed()
-            await context.engine.checkpoints.bring_up()
-        await context.slot(asks=True)
+            await self._engine.bring_up_stores()
+        await path.slot(asks=True)
         # No checkpoint ends between the reading of a row and its settlement.
-        async with context.engine.pager.load_lock:
+        async with self._engine.pager.load_lock:
             one = queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence) or await self._finder.row(dot)
             if one is None or dot.origin.node not in queues.owned.serves:
                 return False
             if queues.held:
                 return None
-            waiting = context.broker.bulk_settlement.waiting(one.envelope.destination, [one])
-            out = Outcome(now_us=context.environment.now_us())
+            waiting = self._broker.bulk_settlement.waiting(one.envelope.destination, [one])
+            out = Outcome(now_us=self._environment.now_us())
             done = bool(waiting) and act(waiting[0], out)
-            context.submit(out)
-        await context.flushed()
+            path.submit(out)
+        await path.flushed()
         return done
 
     async def _kick_here(self, tube: str, bound: int, what: str) -> int | None:
         """The number of jobs that this node has made ready; None while it may not deliver."""
-        context = self._context
         name = buried_queue_of(tube) if what == "buried" else queue_of(tube)
-        queues = context.broker.queues
+        queues = self._broker.queues
         if name not in queues.by_name and not queues.owned.has_stored:
             return 0
         if queues.held:
             return None
         if what == "buried":
             job = BulkJob(verb="move", queue=name, id=f"kick {tube}", target=queue_of(tube), count=bound)
-            return int((await run_bulk_job(context, job))["messages"]) if bound else 0
+            return int((await self._run_bulk_job(job))["messages"]) if bound else 0
         count = 0
         while count < bound:
             most = min(KICKED_ROWS, bound - count)
@@ -199,22 +213,23 @@ class JobChanges:
         return count
 
     async def _kick_delayed(self, queue: str, most: int) -> int | None:
-        context = self._context
-        await context.flushed()
-        await context.engine.checkpoints.bring_up()
-        await context.slot(asks=True)
-        bulk = context.broker.bulk_settlement
-        async with context.engine.pager.load_lock:
-            now_us = context.environment.now_us()
-            rows = await context.environment.run_blocking(context.served_rows().due, queue, now_us, FAR_US, most)
-            if context.broker.queues.held:
+        path = self._engine.path
+        await self._engine.bring_up_stores()
+        await path.slot(asks=True)
+        bulk = self._broker.bulk_settlement
+        async with self._engine.pager.load_lock:
+            now_us = self._environment.now_us()
+            served = served_rows(self._broker, self._engine.store)
+            rows = await self._environment.run_blocking(served.due, queue, now_us, FAR_US, most)
+            if self._broker.queues.held:
                 return None
-            messages = [message for row in rows if (message := context.engine.replay.message_of_row(row)) is not None]
-            out = Outcome(now_us=context.environment.now_us())
+            replay = self._engine.replay
+            messages = [message for row in rows if (message := replay.message_of_row(row)) is not None]
+            out = Outcome(now_us=self._environment.now_us())
             done = [self._kick_one(message, out) for message in bulk.waiting(queue, messages)]
             bulk.finish(queue, out)
-            context.submit(out)
-        await context.flushed()
+            path.submit(out)
+        await path.flushed()
         return sum(done)
 
 

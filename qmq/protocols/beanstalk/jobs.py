@@ -4,15 +4,14 @@ A job is found by the node that serves its message, so all are asked. A job whos
 """
 
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from qmq.admin.bulk_jobs import BulkContext
-from qmq.admin.counts import CountsContext
 from qmq.admin.inspection.message_search import parse_message_id
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.engine.checkpoint.queue_pager import FAR_US
-from qmq.engine.runtime.contexts import MeshPeers, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.served_rows import served_rows
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Dot
 from qmq.protocols.beanstalk.aliases import Aliases
@@ -36,10 +35,6 @@ FIRST_ROWS: Final = 100
 """Rows of a queue that are looked at for one that no client has reserved."""
 
 
-class FinderContext(BulkContext, CountsContext, MeshPeers, Tasks, Protocol):
-    peer_rpc: PeerRpc
-
-
 class FoundJob(NamedTuple):
     """A job: the message that it is now, and the node that serves it."""
 
@@ -61,9 +56,12 @@ class FoundJob(NamedTuple):
 class JobFinder:
     """The jobs that this node serves, and requests about those of its peers."""
 
-    def __init__(self, context: FinderContext) -> None:
-        self._context = context
-        self._aliases = Aliases(context)
+    def __init__(self, engine: EngineParts, rpc: PeerRpc) -> None:
+        self._engine = engine
+        self._broker = engine.broker
+        self._environment = engine.environment
+        self._rpc = rpc
+        self._aliases = Aliases(engine)
 
     # In the mesh
 
@@ -74,7 +72,7 @@ class JobFinder:
         one has the record of that, it reports the job as reserved. So one that is not reserved counts, or the latest.
         """
         here = await self._find_here(job)
-        if not self._context.peer_names or (here is not None and here.state is not JobState.RESERVED):
+        if here is not None and here.state is not JobState.RESERVED:
             return here
         found = await self._ask_peers(FindJob(job))
         found += [] if here is None else [here]
@@ -83,8 +81,7 @@ class JobFinder:
     async def first(self, tube: str, state: JobState) -> FoundJob | None:
         """The next job of a tube in this state, of those that the nodes find first."""
         found = [] if (here := await self._first_here(tube, state)) is None else [here]
-        if self._context.peer_names:
-            found += await self._ask_peers(FirstJob(tube, state.value))
+        found += await self._ask_peers(FirstJob(tube, state.value))
         if state is JobState.DELAYED:
             return min(found, key=lambda one: one.left_us, default=None)
         return min(found, key=_order, default=None)
@@ -98,7 +95,7 @@ class JobFinder:
         return _facts(await self._first_here(call.tube, JobState(call.state)))
 
     async def _ask_peers(self, call: BeanstalkCall[JobFacts]) -> list[FoundJob]:
-        replies, _ = await self._context.peer_rpc.ask(call)
+        replies, _ = await self._rpc.ask(call)
         found = [await self._found_of(node, facts) for node, facts in replies.items() if facts.found]
         return [one for one in found if one is not None]
 
@@ -115,21 +112,18 @@ class JobFinder:
 
     async def _body(self, dot: Dot) -> bytes | None:
         """The body of a message of any node, from the store; None if it is not here."""
-        context = self._context
-        await context.flushed()
-        await context.engine.checkpoints.bring_up()
+        await self._engine.bring_up_stores()
         rows = await self._rows(dot)
-        message = context.engine.replay.message_of_row(rows[0]) if rows else None
+        message = self._engine.replay.message_of_row(rows[0]) if rows else None
         return None if message is None else message.body
 
     # What this node serves
 
     async def _find_here(self, job: int) -> FoundJob | None:
         message = self._in_memory(job)
-        queues = self._context.broker.queues
+        queues = self._broker.queues
         if message is None and queues.owned.has_stored:
-            await self._context.flushed()
-            await self._context.engine.checkpoints.bring_up()
+            await self._engine.bring_up_stores()
             message = await self._stored(job)
             if message is None:
                 await self._aliases.search()
@@ -137,12 +131,12 @@ class JobFinder:
         return None if message is None else self._state_of(message)
 
     def _dots(self, job: int) -> list[Dot]:
-        serves = self._context.broker.queues.owned.serves
-        origins = [origin for origin in self._context.received_vector() if origin.node in serves]
+        serves = self._broker.queues.owned.serves
+        origins = [origin for origin in self._engine.path.received_vector() if origin.node in serves]
         return [*dots_of(job, origins), *self._aliases.of(job)]
 
     def _in_memory(self, job: int) -> Message | None:
-        owned = self._context.broker.queues.owned.by_origin
+        owned = self._broker.queues.owned.by_origin
         for dot in self._dots(job):
             message = owned.get(dot.origin, {}).get(dot.sequence)
             # By its dot alone it may be another job, which has been given its id again.
@@ -161,26 +155,20 @@ class JobFinder:
 
     async def row(self, dot: Dot) -> Message | None:
         """An unsettled message that only the store has."""
-        context = self._context
-        queues = context.broker.queues
-        rows = await self._rows(dot)
-        for row in rows:
-            if not queues.paging.is_settled(row.queue, dot):
-                return context.engine.replay.message_of_row(row)
+        for row in await self._rows(dot):
+            if not self._broker.queues.paging.is_settled(row.queue, dot):
+                return self._engine.replay.message_of_row(row)
         return None
 
     async def _rows(self, dot: Dot) -> list[QueueRow]:
         """The row of a message in the store; none if it is settled there."""
-        unsettled_rows = self._context.store.queues.unsettled_rows
-        return await self._context.environment.run_blocking(
-            unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1
-        )
+        unsettled_rows = self._engine.store.queues.unsettled_rows
+        return await self._environment.run_blocking(unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
 
     def _state_of(self, message: Message) -> FoundJob:
-        context = self._context
-        queues = context.broker.queues
-        now_us = context.environment.now_us()
-        here, dot = context.origin.node, message.dot
+        queues = self._broker.queues
+        now_us = self._environment.now_us()
+        here, dot = self._broker.origin.node, message.dot
         for delivery in queues.deliveries.values():
             # Nearly all have another number, which takes less time to see.
             if delivery.message.sequence == dot.sequence and delivery.message.dot == dot:
@@ -191,16 +179,15 @@ class JobFinder:
 
     def _waiting(self, message: Message) -> FoundJob:
         """A job that no client has reserved."""
-        here, now_us = self._context.origin.node, self._context.environment.now_us()
+        here, now_us = self._broker.origin.node, self._environment.now_us()
         if is_buried(message.envelope.destination):
             return FoundJob(message, here, JobState.BURIED)
-        due_us = self._context.broker.queues.shared.clocks.due(message)
+        due_us = self._broker.queues.shared.clocks.due(message)
         return FoundJob(message, here, JobState.DELAYED if due_us > now_us else JobState.READY, max(0, due_us - now_us))
 
     async def _first_here(self, tube: str, state: JobState) -> FoundJob | None:
-        context = self._context
         name = buried_queue_of(tube) if state is JobState.BURIED else queue_of(tube)
-        queues = context.broker.queues
+        queues = self._broker.queues
         queue = queues.by_name.get(name)
         if state is not JobState.DELAYED and queue is not None and queue.is_counted:
             for level in queue.levels:
@@ -211,13 +198,12 @@ class JobFinder:
                     break
         if queue is None and not queues.owned.has_stored:
             return None
-        await context.flushed()
-        await context.engine.checkpoints.bring_up()
-        rows = await context.environment.run_blocking(
-            partial(self._first_rows, name, context.environment.now_us(), is_delayed=state is JobState.DELAYED)
+        await self._engine.bring_up_stores()
+        rows = await self._environment.run_blocking(
+            partial(self._first_rows, name, self._environment.now_us(), is_delayed=state is JobState.DELAYED)
         )
-        messages = [one for row in rows if (one := context.engine.replay.message_of_row(row)) is not None]
-        for one in context.broker.bulk_settlement.waiting(name, messages):
+        messages = [one for row in rows if (one := self._engine.replay.message_of_row(row)) is not None]
+        for one in self._broker.bulk_settlement.waiting(name, messages):
             found = self._waiting(one)
             if found.state is state:
                 return found
@@ -225,7 +211,7 @@ class JobFinder:
 
     def _first_rows(self, queue: str, now_us: int, *, is_delayed: bool) -> list[Any]:
         """In a worker thread: rows of a queue, in the order of delivery, or those that are due first."""
-        rows = self._context.served_rows()
+        rows = served_rows(self._broker, self._engine.store)
         if is_delayed:
             return list(rows.due(queue, now_us, FAR_US, FIRST_ROWS))
         head = rows.heads([queue], now_us).get(queue)

@@ -10,10 +10,11 @@ from typing import Final, Protocol
 import trio
 
 from qmq.broker.messages.message import Message
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.beanstalk.calls import PauseTube
 from qmq.protocols.beanstalk.gateway.jobs import JobCounts, counts_of, id_of
 from qmq.protocols.beanstalk.job_changes import JobChanges
-from qmq.protocols.beanstalk.jobs import FinderContext, JobFinder
+from qmq.protocols.beanstalk.jobs import JobFinder
 
 RELEASES_MAX: Final = 10_000
 """Jobs of which this node remembers how often they were released; the oldest are forgotten."""
@@ -41,10 +42,10 @@ class TubeUser(Protocol):
 
 
 class BeanstalkPart:
-    def __init__(self, context: FinderContext) -> None:
-        self._context = context
-        self.jobs = JobFinder(context)
-        self.changes = JobChanges(context, self.jobs)
+    def __init__(self, jobs: JobFinder, changes: JobChanges, rpc: PeerRpc) -> None:
+        self.jobs = jobs
+        self.changes = changes
+        self._rpc = rpc
         self.commands: Counter[str] = Counter()
         """Commands since the start, by verb."""
         self.by_tube: dict[str, Counter[str]] = {}
@@ -123,8 +124,7 @@ class BeanstalkPart:
         """The same on all nodes that can be reached; not on others if this one cannot."""
         if not self.pause(tube, seconds):
             return False
-        if self._context.peer_names:
-            await self._context.peer_rpc.ask(PauseTube(tube, seconds))
+        await self._rpc.ask(PauseTube(tube, seconds))
         return True
 
 
