@@ -60,11 +60,11 @@ OBSTACLE := $(BIN)/python -c 'import native; print(native.obstacle() or "")'
 OF_COMPILED := model wire broker gateways replication $(addprefix storage/,format log checkpoints fanouts) \
 $(addprefix protocols/,$(addsuffix /gateway,amqp beanstalk http) http/websocket) \
 cluster/faults/test_ten_thousand_under_kills.py simulation/test_seeds.py
-# Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter,
-# and of rules and codecs that are not compiled (native.py), nor use what is.
+# Tests that are the same run on both builds: of files that are no program, of work counted in steps of the interpreter
+# or with smaller constants, and of rules and codecs that are not compiled (native.py), nor use what is.
 OF_TEXT := configuration.py docs.py imports.py migration.py path_of_send.py pins.py recipes.py vocabulary.py weight.py \
 wiring.py
-INTERPRETED := tests/broker/test_growth.py tests/wire/test_fuzz.py \
+INTERPRETED := tests/broker/test_growth.py tests/wire/test_fuzz.py tests/broker/queues/dispatch/test_expiry.py \
 $(addprefix tests/broker/takeover/test_leases.py::test_,two_nodes_never_serve nothing_forbidden long_histories \
 a_rule_that_is_broken)
 # First in a recipe: says at its end how long it took.

@@ -61,11 +61,11 @@ class Deadlines:
             self._stale -= 1
         return heap[0][0] if heap else 0
 
-    def due(self, now_us: int) -> list[Watched]:
-        """What is to be looked at by now; each must be watched again if it wants more."""
+    def due(self, now_us: int, most: int) -> list[Watched]:
+        """What is to be looked at by now, `most` of it; each must be watched again if it wants more."""
         found: list[Watched] = []
         heap = self._heap
-        while heap and heap[0][0] <= now_us:
+        while heap and heap[0][0] <= now_us and len(found) < most:
             at_us, _, thing = heapq.heappop(heap)
             if thing.check_us == at_us:
                 thing.check_us = 0

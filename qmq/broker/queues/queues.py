@@ -25,6 +25,9 @@ from qmq.broker.queues.settlement import Settlement
 from qmq.errors import Refused
 from qmq.model.dots import Origin
 
+DUE_AT_ONCE = 1000
+"""Queues and subscriptions with a deadline that one turn looks at; the others follow in the next."""
+
 
 class Queues(QueueRegistry):
     """The queues of this node by destination, and what is done with their messages."""
@@ -149,7 +152,7 @@ class Queues(QueueRegistry):
     def tick(self, out: Outcome) -> list[Delivery]:
         """Obey every deadline that has come by `out.now_us`; returns the deliveries that were taken back."""
         late: list[Delivery] = []
-        for thing in self.deadlines.due(out.now_us):
+        for thing in self.deadlines.due(out.now_us, DUE_AT_ONCE):
             if isinstance(thing, Queue):
                 expiry.on_deadline(thing, out)
                 self.dispatch(thing, out)

@@ -10,9 +10,19 @@ from qmq.broker.consumers.outcome import COST_MAX, Outcome
 from qmq.broker.messages.message import MAYBE_SEEN, Message
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.dispatch.queue import Queue
+from qmq.broker.queues.state.expiry_scan import ExpiryScan
 
 AT_ONCE = 2_000
 """Messages of one queue that expire or become due without a break; the others follow after other queues had a turn."""
+
+LOOKED_MAX = 10_000
+"""Messages of one queue that are looked at for their expiry in one turn, some 2 ms."""
+
+LOOKED_AT_ONCE = 1000
+"""They are taken from their line together."""
+
+DUE_COST = 5
+"""What a message costs that has become due (`Outcome.cost`); one that is looked at costs 1."""
 
 EXPIRY_PAUSE_US = 1_000_000
 """Between two looks through a queue for expired messages; what is about to be delivered is looked at anyway."""
@@ -21,6 +31,10 @@ EXPIRY_PAUSE_US = 1_000_000
 def on_deadline(queue: Queue, out: Outcome) -> None:
     """Some delayed messages are due, or some ready ones have expired: put the first in line, remove the others."""
     now_us = out.now_us
+    if out.cost >= COST_MAX:
+        # In the next turn, before those that had this one.
+        queue.shared.deadlines.watch(queue, now_us - 1)
+        return
     delayed = queue.delayed
     if delayed is not None:
         due: list[Message] = []
@@ -28,6 +42,9 @@ def on_deadline(queue: Queue, out: Outcome) -> None:
             due.append(heapq.heappop(delayed)[2])
         if not delayed:
             queue.delayed = None
+        if due and queue.expiry_scan is not None:
+            queue.expiry_scan.delayed_changed()
+        out.cost += DUE_COST * len(due)
         # What comes back goes to its old place, and what was never in line to the end of what is in memory.
         due = [message for message in due if not message.settled]
         queue.push_back([message for message in due if not _is_new(message)])
@@ -58,29 +75,49 @@ def mature(queue: Queue, message: Message) -> None:
 
 
 def _expire(queue: Queue, out: Outcome) -> None:
-    """Remove what has expired and waits in memory, wherever it stands, and learn when to look again."""
+    """Remove what has expired and waits in memory, wherever it stands, and learn when to look again.
+
+    What is not reached in this turn is looked at in the next one.
+    """
     now_us = out.now_us
     if queue.shared.is_fenced() or (queue.rules.keeps_dropped and queue.shared.is_disk_full()):
         queue.expires_us = now_us + EXPIRY_PAUSE_US
         return
-    next_us = count = 0
-    for message in list(queue.waiting()):  # A dead letter may come into the same queue.
-        options = message.envelope.options
-        if options is None or not options.is_timed or message.settled:
-            continue
-        expires_us = queue.shared.clocks.expiry(message)
-        if queue.rules.keeps_dropped and 0 < expires_us:
-            # Its owner may be back until then, with the dead letter.
-            expires_us = max(expires_us, queue.shared.owned.dead_letters_from_us.get(message.origin.node, 0))
-        if 0 < expires_us <= now_us:
+    scan = queue.expiry_scan
+    if scan is None:
+        scan = queue.expiry_scan = ExpiryScan(queue.levels)
+    looked = count = 0
+    while messages := scan.next(queue.delayed, LOOKED_AT_ONCE):
+        for index, message in enumerate(messages):
+            options = message.envelope.options
+            if options is None or not options.is_timed or message.settled:
+                continue
+            expires_us = _expiry(queue, message)
+            if not 0 < expires_us <= now_us:
+                scan.note(expires_us)
+                continue
             if count == AT_ONCE or out.cost >= COST_MAX:
+                scan.go_back(messages[index:])
                 queue.expires_us = now_us
                 return
             count += 1
             queue.shared.expire(message, out)
-        elif expires_us and (not next_us or expires_us < next_us):
-            next_us = expires_us
-    queue.expires_us = max(next_us, now_us + EXPIRY_PAUSE_US) if next_us else 0
+        looked += len(messages)
+        out.cost += len(messages)
+        if looked >= LOOKED_MAX:
+            queue.expires_us = now_us
+            return
+    queue.expiry_scan = None
+    queue.expires_us = max(scan.next_us, now_us + EXPIRY_PAUSE_US) if scan.next_us else 0
+
+
+def _expiry(queue: Queue, message: Message) -> int:
+    """When this node gives up `message`; 0: never."""
+    expires_us = queue.shared.clocks.expiry(message)
+    if expires_us and queue.rules.keeps_dropped:
+        # Its owner may be back until then, with the dead letter.
+        return max(expires_us, queue.shared.owned.dead_letters_from_us.get(message.origin.node, 0))
+    return expires_us
 
 
 def _watch(queue: Queue, now_us: int) -> None:

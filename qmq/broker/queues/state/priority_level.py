@@ -71,6 +71,19 @@ class PriorityLevel:
         ready = self.ready
         return 0 if not ready or ready[0].place > place else bisect(ready, place, key=place_of)
 
+    def look_through(self, after: int, most: int) -> list[Message]:
+        """The first messages in `ready` behind the place `after`, in order, `most` at the most. Settled ones leave it.
+
+        A deque is slow in its middle, but is turned quickly.
+        """
+        ready = self.ready
+        begin = self.index_after(after)
+        ready.rotate(-begin)
+        found = [ready.popleft() for _ in range(min(most, len(ready) - begin))]
+        ready.extendleft([message for message in reversed(found) if not message.settled])
+        ready.rotate(begin)
+        return found
+
     def ready_bytes(self) -> int:
         """Of bodies and headers in `ready`; all are looked at."""
         return sum([len(message.body) + len(message.envelope.headers) for message in self.ready])

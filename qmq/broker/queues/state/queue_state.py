@@ -18,6 +18,7 @@ from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.state.context import QueueContext
 from qmq.broker.queues.state.exact_level import ExactLevel
+from qmq.broker.queues.state.expiry_scan import ExpiryScan
 from qmq.broker.queues.state.priority_level import PriorityLevel
 from qmq.model.levels import delivery_order
 
@@ -29,10 +30,10 @@ class ListedQueue:
     """Slots of what a list of a million queues looks at. Those of one class are beside each other, so that each queue
     is one look-up of the processor's memory instead of three.
 
-    Nothing is in `spare`. With it a queue has 256 bytes in CPython, and begins where a line of the cache begins.
+    A queue has 256 bytes in CPython, and begins where a line of the cache begins.
     """
 
-    __slots__ = ("held", "levels", "stored", "spare")
+    __slots__ = ("held", "levels", "stored")
 
 
 class QueueState(ListedQueue):
@@ -45,6 +46,7 @@ class QueueState(ListedQueue):
         "delayed",
         "due_place",
         "expires_us",
+        "expiry_scan",
         "free",
         "held_bytes",
         "in_line",
@@ -97,6 +99,8 @@ class QueueState(ListedQueue):
         """A heap: due time, place, message."""
         self.expires_us = 0
         """When to look for expired messages next; 0: nothing here expires."""
+        self.expiry_scan: ExpiryScan | None = None
+        """While expired messages are looked for, which may take several turns."""
         self.check_us = 0
         # Lists, not deques and dictionaries: a queue has few consumers, and there may be a million queues.
         self.subscriptions: list[Subscription] = []
@@ -171,6 +175,8 @@ class QueueState(ListedQueue):
 
     def will_expire(self, expires_us: int) -> None:
         """Look for expired messages by then; 0: it never expires."""
+        if self.expiry_scan is not None:
+            self.expiry_scan.note(expires_us)
         if expires_us and (not self.expires_us or expires_us < self.expires_us):
             self.expires_us = expires_us
             self.shared.deadlines.watch(self, expires_us)
@@ -189,15 +195,20 @@ class QueueState(ListedQueue):
         if self.delayed is None:
             self.delayed = []
         heapq.heappush(self.delayed, (due_us, message.place, message))
+        if self.expiry_scan is not None:
+            self.expiry_scan.delayed_changed()
         self.shared.deadlines.watch(self, due_us)
 
     def take_out(self, message: Message) -> bool:
         """Take a message out of line; False when it stands in none."""
         for level in self.levels:
-            for line in (level.ready, level.tail or []):
-                if message in line:
-                    line.remove(message)
-                    return True
+            if message in level.ready:
+                level.ready.remove(message)
+                return True
+            if level.tail is not None and message in level.tail:
+                # Not in place: a search may be going through it.
+                level.tail = [other for other in level.tail if other is not message] or None
+                return True
         return False
 
     def put_away(self, messages: list[Message]) -> None:
