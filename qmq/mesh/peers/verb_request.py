@@ -1,7 +1,7 @@
 """Responses to control requests, and JSON in their bodies."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,16 +39,30 @@ async def encode_facts(facts: Facts) -> bytes:
 
 
 async def encode_fact(fact: object) -> str:
-    """One fact as JSON. A long list is encoded in turns, and must not change meanwhile."""
-    if not isinstance(fact, list) or len(fact) <= ROWS_AT_ONCE:
-        return json.dumps(fact, separators=(",", ":"))
+    """One fact as JSON. A list or an object that is long, or has long ones in it, is encoded in turns, and must not
+    change meanwhile."""
+    if isinstance(fact, list) and len(fact) > ROWS_AT_ONCE:
+        return f"[{await _in_turns(fact, list)}]"
+    if isinstance(fact, dict) and len(fact) > ROWS_AT_ONCE:
+        return f"{{{await _in_turns(list(fact.items()), dict)}}}"
+    if isinstance(fact, dict) and any(isinstance(one, dict | list) for one in fact.values()):
+        return _joined({name: await encode_fact(one) for name, one in fact.items()})
+    return json.dumps(fact, separators=(",", ":"))
+
+
+async def _in_turns(rows: list[Any], kind: Callable[[list[Any]], object]) -> str:
+    """The rows of a list or an object, without its brackets."""
     parts = []
-    for begin in range(0, len(fact), ROWS_AT_ONCE):
-        parts.append(json.dumps(fact[begin : begin + ROWS_AT_ONCE], separators=(",", ":"))[1:-1])
+    for begin in range(0, len(rows), ROWS_AT_ONCE):
+        parts.append(json.dumps(kind(rows[begin : begin + ROWS_AT_ONCE]), separators=(",", ":"))[1:-1])
         await trio.lowlevel.checkpoint()
-    return f"[{','.join(parts)}]"
+    return ",".join(parts)
 
 
 def joined_facts(texts: Mapping[str, str]) -> bytes:
     """The JSON object of facts that are JSON each."""
-    return ("{" + ",".join([f"{json.dumps(name)}:{text}" for name, text in texts.items()]) + "}").encode()
+    return _joined(texts).encode()
+
+
+def _joined(texts: Mapping[str, str]) -> str:
+    return "{" + ",".join([f"{json.dumps(name)}:{text}" for name, text in texts.items()]) + "}"

@@ -1,14 +1,29 @@
-"""The response to a control request: long lists are encoded in turns."""
+"""The response to a control request: long lists and objects are encoded in turns."""
 
 import json
 
+import pytest
 import trio
 
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, encode_facts
 
+LONG = range(5 * ROWS_AT_ONCE + 1)
 
-async def test_long_list_is_encoded_in_turns_and_as_it_is(nursery: trio.Nursery) -> None:
-    facts = {"name": "é", "rows": [{"at": at} for at in range(5 * ROWS_AT_ONCE + 1)], "none": [], "few": ["a"]}
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"name": "é", "rows": [{"at": at} for at in LONG], "none": [], "few": ["a"]},
+        {
+            "document": {
+                "qmq_definitions": 1,
+                "definitions": {"policy": {}, "queue": {f"/queue/{at}": {} for at in LONG}},
+            }
+        },
+    ],
+    ids=["list", "definitions"],
+)
+async def test_what_is_long_is_encoded_in_turns_and_as_it_is(facts: dict[str, object], nursery: trio.Nursery) -> None:
     turns = 0
 
     async def count() -> None:
