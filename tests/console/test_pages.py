@@ -210,8 +210,27 @@ def test_charts_show_the_nodes(page: Any, filled: Console) -> None:
 
     expect(page.locator("svg.chart")).to_have_count(7)
     expect(page.locator("svg.chart").first).to_have_attribute(
-        "aria-label", re.compile(r"Accepted per second .* now a \d")
+        "aria-label", re.compile(r"Accepted per second .* now a \d.*/s, b ")
     )
+    rates = page.locator(".charts .panel").filter(has_text="per second").locator("p b")
+    assert all(re.fullmatch(r"[\d.,]+/s", text) for text in rates.all_inner_texts())
+
+
+@pytest.mark.parametrize("width", [400, 900, 1280, 1600])
+def test_charts_show_their_labels_whole_and_fill_their_rows(page: Any, filled: Console, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{filled.address}/#/charts")
+    expect(page.locator("svg.chart")).to_have_count(7)
+
+    cut = page.evaluate("""() => [...document.querySelectorAll("svg.chart text")].filter((text) => {
+      const [inner, outer] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
+      return inner.left < outer.left - 1 || inner.right > outer.right + 1;
+    }).map((text) => text.textContent)""")
+    tops = [box["y"] for box in (one.bounding_box() for one in page.locator(".charts .panel").all())]
+    grid, last = page.locator(".charts").bounding_box(), page.locator(".charts .panel").last.bounding_box()
+
+    assert cut == []
+    assert tops.count(tops[-1]) > 1 or last["width"] == pytest.approx(grid["width"], abs=2)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -17,8 +17,8 @@ function nice(value) {
   return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= value);
 }
 
-function chart(nodes, names, [field, title, isRate, format]) {
-  const shown = format ?? ((value) => (isRate ? rate(value) : number(value)));
+function chart(nodes, names, [field, title, isRate, format], width) {
+  const shown = format ?? ((value) => (isRate ? `${rate(value)}/s` : number(value)));
   const series = names.map((name) => {
     const facts = nodes[name];
     return facts.at_us.map((at, place) => [at, isRate ? facts[field][place] / facts.seconds : facts[field][place]]);
@@ -28,13 +28,13 @@ function chart(nodes, names, [field, title, isRate, format]) {
   const begin = Math.max(end - 60 * MINUTE_US, Math.min(end - 10 * MINUTE_US, ...series.flat().map(([at]) => at)));
   const minutes = (end - begin) / MINUTE_US;
   const most = nice(Math.max(isRate ? 1 : field === "connections" ? 5 : 1000, ...series.flat().map(([, value]) => value)));
-  const x = (at) => LEFT + ((WIDTH - LEFT - 6) * (at - begin)) / (end - begin);
+  const x = (at) => LEFT + ((width - LEFT - 6) * (at - begin)) / (end - begin);
   const y = (value) => HEIGHT - 20 - ((HEIGHT - 30) * value) / most;
   const lines = series.map((points, at) => s("path", { class: `series c${at % 8}`, d: points.map(([when, value], place) => `${place && when - points[place - 1][0] < 30e6 ? "L" : "M"}${x(when).toFixed(1)} ${y(value).toFixed(1)}`).join("") || "M0 0" }));
   const latest = names.map((name, at) => `${name} ${series[at].length ? shown(series[at].at(-1)[1]) : "nothing yet"}`).join(", ");
-  return h("section", { class: "panel" }, h("h2", null, title),
-    s("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title} over the last hour; now ${latest}` },
-      [0, 0.5, 1].map((part) => [s("line", { class: "grid", x1: LEFT, x2: WIDTH - 6, y1: y(most * part), y2: y(most * part) }), s("text", { x: LEFT - 5, y: y(most * part) + 4, "text-anchor": "end" }, shown(most * part))]),
+  return h("section", { class: width === WIDTH ? "panel" : "panel wide" }, h("h2", null, title),
+    s("svg", { class: "chart", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${title} over the last hour; now ${latest}` },
+      [0, 0.5, 1].map((part) => [s("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(most * part), y2: y(most * part) }), s("text", { x: LEFT - 5, y: y(most * part) + 4, "text-anchor": "end" }, shown(most * part))]),
       [0, 1, 2, 3].map((part) => s("text", { x: x(begin + ((end - begin) * part) / 3), y: HEIGHT - 4, "text-anchor": ["start", "middle", "middle", "end"][part] }, part < 3 ? `−${Math.round((minutes * (3 - part)) / 3)} min` : time(end))),
       lines),
     h("p", { class: "small row" }, names.map((name, at) => h("span", null, h("span", { class: `key c${at % 8}` }), `${name}: `, h("b", null, series[at].length ? shown(series[at].at(-1)[1]) : "–")))));
@@ -48,7 +48,10 @@ export function show(main) {
     try {
       const found = await ask("history", { scope: "mesh" });
       const names = Object.keys(found.nodes).sort();
-      replace(grid, CHARTS.map((one) => chart(found.nodes, names, one)));
+      // The last chart takes its row if it would be alone there.
+      const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
+      const isAlone = columns > 1 && CHARTS.length % columns === 1;
+      replace(grid, CHARTS.map((one, at) => chart(found.nodes, names, one, isAlone && at === CHARTS.length - 1 ? Math.max(WIDTH, grid.clientWidth - 40) : WIDTH)));
       replace(notice, found.nodes_missing.length > 0 && h("div", { class: "notice warn" }, `Without ${found.nodes_missing.join(", ")}, which ${found.nodes_missing.length === 1 ? "does" : "do"} not respond.`));
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
