@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from ..client import Endpoint, Headers
+from ..client import CommandClient, Endpoint, Headers
 from ..options import check_kind as check_kind
 from ..options import client_options, json_option
 from ..output import Failed, print_json, printable
@@ -57,15 +57,20 @@ def show_missing(answer: Mapping[str, str]) -> None:
 def ask(node: Endpoint, destination: str, headers: Headers = (), body: bytes = b"") -> dict[str, Any]:
     """The JSON response to a control request. Raises Failed or ServerError."""
     with node.connect() as client:
-        asked = [("destination", f"/control/{destination}"), ("reply-to", ANSWERS), *headers]
-        client.write(client.frame("SEND", asked, body))
-        frame = client.receive(client.timeout_seconds)
-        if frame is None:
-            raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
-        try:
-            facts = json.loads(frame.body)
-        except ValueError as error:
-            raise Failed(f"{client.address}: sends no JSON; is it a QMQ node?") from error
+        return ask_over(client, destination, headers, body)
+
+
+def ask_over(client: CommandClient, destination: str, headers: Headers = (), body: bytes = b"") -> dict[str, Any]:
+    """The same over a connection, which an ERROR of the node ends."""
+    asked = [("destination", f"/control/{destination}"), ("reply-to", ANSWERS), *headers]
+    client.write(client.frame("SEND", asked, body))
+    frame = client.receive(client.timeout_seconds)
+    if frame is None:
+        raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
+    try:
+        facts = json.loads(frame.body)
+    except ValueError as error:
+        raise Failed(f"{client.address}: sends no JSON; is it a QMQ node?") from error
     if not isinstance(facts, dict):
         raise Failed(f"{client.address}: sends no facts; is it a QMQ node?")
     return facts

@@ -1,0 +1,74 @@
+"""`qmq doctor` asks one node about the mesh, over verbs that exist, and says which of them its user may not use."""
+
+import json
+
+from qmq.wire.stomp import Frame
+from tests.cli.conftest import Run
+from tests.cli.doctor.test_live import node as facts_of
+from tests.cli.stub import StubNode, frame, polite, receipt_of
+
+QUEUE = {"destination": "/queue/jobs", "messages": 3, "consumers": 0, "oldest_age_us": 3_600_000_000}
+DEAD = {"destination": "/queue/failed", "messages": 2, "accepted_per_second": 0.5}
+POLICIES = [
+    {"name": "/queue/jobs.*", "value": {"dead_letter": "/queue/failed"}},
+    {"name": "/queue/old.*", "value": {}},
+    {"name": "/exchange/orders", "value": {"alternate": "/exchange/rest"}},
+]
+ANSWERS = {
+    "overview": {"node": "a", "nodes": {name: facts_of(name) for name in "ab"}, "nodes_missing": ["c"]},
+    "conditions": {"conditions": []},
+    "list/queue/": {"destinations": [QUEUE]},
+    "definitions/list/policy": {"definitions": POLICIES},
+    "list/queue/failed": {"destinations": [DEAD]},
+    "list/queue/dead-letters": {"destinations": []},
+    "list/queue/jobs.": {"destinations": [{"destination": "/queue/jobs.a"}]},
+    "list/queue/old.": {"destinations": []},
+}
+
+
+def mesh(*denied: str) -> StubNode:
+    """A node that responds to the verbs of ANSWERS, but for those that its user may not use."""
+
+    def answer(node: StubNode, request: Frame) -> bytes | None:
+        if request.head.command != "SEND":
+            return polite(node, request)
+        verb = request.head.headers["destination"].removeprefix("/control/")
+        if verb in denied:
+            return frame("ERROR", [("message", "may not"), ("error-code", "not-allowed")])
+        headers = [("subscription", request.head.headers["reply-to"]), ("message-id", "m1"), ("destination", "/x")]
+        return frame("MESSAGE", headers, json.dumps(ANSWERS[verb]).encode()) + receipt_of(request)
+
+    return StubNode(answer)
+
+
+def test_the_whole_mesh_is_asked_over_one_node(run: Run) -> None:
+    with mesh() as node:
+        result = run("doctor", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert [line for line in result.output.splitlines() if not line.startswith(" ")] == [
+        "error  c  does not answer",
+        "error  /queue/failed  2 dead letters, 0.5 more each second",
+        "warning  /queue/jobs  3 messages and no consumer, the oldest for 01:00:00",
+        "info  /queue/old.*  this policy matches no destination now",
+        "2 errors, 1 warning",
+    ]
+    asked = [request.head.headers for request in node.received if request.head.command == "SEND"]
+    assert all(one["scope"] == "mesh" for one in asked if "definitions" not in one["destination"])
+
+
+def test_what_the_user_may_not_ask_is_left_out_and_said(run: Run) -> None:
+    with mesh("definitions/list/policy") as node:
+        result = run("doctor", "--at", node.at, "--json")
+
+    found = json.loads(result.stdout)
+    assert found["checked"] == "mesh"
+    assert [one["where"] for one in found["findings"]] == ["c", "/queue/jobs", "rights"]
+
+
+def test_a_user_without_a_right_to_observe_gets_the_refusal(run: Run) -> None:
+    with mesh("overview") as node:
+        result = run("doctor", "--at", node.at)
+
+    assert result.exit_code == 1
+    assert result.stderr == f"qmq: {node.at}: may not (not-allowed)\n"
