@@ -109,7 +109,9 @@ class Borrowing:
                     window.wait(subscription)
 
     def _waits_no_more(self, peer: str, name: str) -> None:
-        """It has to be asked again."""
+        """It has to be asked again. Nothing to do for the name of a class: only queues are asked about."""
+        if split_offer(name)[1]:
+            return
         owners = self._queues.shared.waiting_elsewhere.get(name)
         if owners is not None:
             owners.discard(peer)

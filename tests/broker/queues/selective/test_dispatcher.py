@@ -336,6 +336,24 @@ def test_only_the_first_of_the_exclusive_consumers_here_has_credit_and_peers_kno
     assert node.borrowing.offers() == [("b", first_name, WITHDRAWN), ("b", second_name, 7)]
 
 
+def test_exclusive_consumer_whose_loan_of_one_owner_is_declined_stays_known_to_the_others() -> None:
+    node = Node()
+    for owner in ("b", "c"):
+        node.borrowing.owner_connected(owner)
+    consumer(node, exclusive=True, credit=4)
+    class_name = class_of(None, 1000000)
+    node.borrowing.offers()
+    loan = message_of(B, 1, owner="b")
+    loan.lent_as = class_name
+
+    # As after a pause: only then the lender is known to serve still.
+    node.decide(lambda out: node.borrowing.decline(loan, out, is_stale=False))
+    withdrawn = node.borrowing.offers()
+
+    assert ("b", offer_name(JOBS, class_name), WITHDRAWN) in withdrawn
+    assert node.borrowing.offers() == []
+
+
 def test_exclusive_consumer_that_is_full_with_messages_of_its_node_is_known_to_the_other_owners() -> None:
     here, there = Node("a"), Node("b")
     here.borrowing.owner_connected("b")
