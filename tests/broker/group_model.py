@@ -233,8 +233,18 @@ class Member:
     def give_back(self, owner: str, selector: str, message: Msg) -> None:
         """No client has seen it, or its consumer has gone: nothing may overtake it on its way."""
         if self.rules.withdraws_at_return:
-            self.withdraw(owner, selector)
+            self.reset_offer(owner, selector)
         self.world.put(self.name, owner, "returned", message)
+
+    def reset_offer(self, owner: str, selector: str) -> None:
+        """What is on its way under the offer goes back, too. Consumers of the class that are here stay known."""
+        offered = self.offered.get(owner)
+        if offered is None or selector not in offered or selector in self.withdrawing[owner]:
+            return
+        self.withdraw(owner, selector)
+        if any(c.selector == selector for c in self.consumers):
+            offered[selector] = 0
+            self.world.put(self.name, owner, "offer", (selector, 0))
 
     def withdraw(self, owner: str, selector: str) -> None:
         if owner in self.offered and self.offered[owner].pop(selector, None) is not None:

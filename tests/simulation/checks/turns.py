@@ -5,8 +5,7 @@ Without faults:
 I23  from a moment after a consumer has come or gone until the next does, one consumer at most is given messages of an
      exclusive queue, whatever waits at which node. So it is with messages of a group that are sent from then on. Those
      of before each owner may give to a new consumer when the old one has worked off what it has, but it moves only
-     once, and the old one gets no more of that owner's. Of a group one consumer may be given some in between: while a
-     message that found no room returns to its owner, the owner knows of no consumer at that node
+     once, and the old one gets no more of that owner's
 """
 
 from tests.simulation.ledger import MOMENT_SECONDS, Ledger
@@ -37,10 +36,5 @@ def shared(ledger: Ledger) -> list[str]:
     return [
         f"I23: {' and '.join(sorted(set(row)))} were given messages of {what} at once, after {since:.3f}"
         for (what, since, owner), row in takers.items()
-        if len(row) > (1 if owner == ANY else 2) and not (owner == ANY and what != EXCLUSIVE and came_back(row))
+        if len(row) > (1 if owner == ANY else 2)
     ]
-
-
-def came_back(row: list[str]) -> bool:
-    """A group has left its consumer once, and is with it again."""
-    return len(row) == 3 and row[0] == row[2]

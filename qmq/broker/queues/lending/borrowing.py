@@ -8,6 +8,9 @@ Both sides count what was ever lent over a link, per name of an offer. When a na
 withdraws it (limit -1). The owner takes back what it has not sent yet, forgets its count and reports that. Only then
 does the borrower forget its own count, and it may offer the name again. So a queue that was used once leaves nothing
 behind, and everything that is lent under a withdrawn name was lent before the withdrawal.
+
+When an ordered message goes back, nothing that is on its way may be delivered before it. Then the borrower withdraws
+the offer, and makes it again at once without credit. So the owner goes on counting with these consumers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -231,7 +234,7 @@ class Borrowing:
         if not self._received:
             return announced
         for lender, queue_name, of in withdrawn:
-            self._announce(offer_name(queue_name, of), None, announced, only=lender)
+            self._reset_offer(lender, queue_name, of, announced)
         for name in touched:
             queue = self._queues.by_name.get(name)
             selective = None if queue is None else queue.selective
@@ -247,24 +250,35 @@ class Borrowing:
                 self._announce(special, free.get(split_offer(special)[1]), announced)
         return announced
 
+    def _reset_offer(self, lender: str, queue_name: str, of: str, announced: list[tuple[str, str, int]]) -> None:
+        """Withdraw an offer so that nothing more comes under it ("" as `lender`: from all), and offer 0 in its place if
+        consumers of that class are here: their messages wait for them, and go to no other node meanwhile.
+        """
+        name = offer_name(queue_name, of)
+        queue = self._queues.by_name.get(queue_name)
+        are_here = queue is not None and any([s.lent_as == of and not s.closed for s in queue.subscriptions])
+        for peer in [lender] if lender else list(self._received):
+            offered = self._offered.get(peer)
+            # What comes before the answer goes back anyway.
+            if offered is None or name in self._withdrawing[peer] or offered.pop(name, None) is None:
+                continue
+            self._waits_no_more(peer, name)
+            self._withdrawing[peer].add(name)
+            announced.append((peer, name, WITHDRAWN))
+            # Before an owner has begun to lend, it may keep only the last offer of each name, and answer no withdrawal.
+            if are_here and self._received[peer]:
+                offered[name] = 0
+                announced.append((peer, name, 0))
+
     def _announce(
-        self,
-        name: str,
-        free: int | None,
-        announced: list[tuple[str, str, int]],
-        *,
-        asks: bool = False,
-        only: str = "",
+        self, name: str, free: int | None, announced: list[tuple[str, str, int]], *, asks: bool = False
     ) -> None:
-        """Add what to send to each owner about one offer, or to one `only`; `free` None: it is withdrawn, to be
-        offered again if there are consumers. `asks`: consumers with a window must learn of messages for which they have
-        no room, and whether a reserved place is used.
+        """Add what to send to each owner about one offer; `free` None: it is withdrawn. `asks`: consumers with a window
+        must learn of messages for which they have no room, and whether a reserved place is used.
         """
         waiting = self._queues.shared.waiting_elsewhere.get(name, ()) if asks else ()
         share = -(-free // len(self._received)) if free and self._received else 0
         for peer, received in self._received.items():
-            if only and peer != only:
-                continue
             offered = self._offered[peer]
             if free is None:
                 if offered.pop(name, None) is not None:

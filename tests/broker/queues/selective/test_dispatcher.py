@@ -520,7 +520,7 @@ def test_group_goes_back_whole_when_its_consumer_ends_and_what_was_on_its_way_fo
 
     out = client.leave()
     assert sorted(m.body for m, _, _ in out.peer_returns["b"]) == [b"1", b"2"]
-    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN)]
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN), ("b", JOBS, 0)]
     borrow(node, 3, b"3", headers=group("g"))
 
     assert other.bodies == []

@@ -3,6 +3,7 @@
 import pytest
 
 from qmq.broker.consumers.consumer_class import WITHDRAWN, class_of, offer_name
+from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.selective.dispatcher import SelectiveDispatcher
@@ -140,6 +141,29 @@ def test_group_that_was_lent_is_not_followed_under_the_next_offer_of_the_same_na
     check_accounts(node)
 
 
+def test_group_waits_for_the_node_that_has_returned_some_of_it_and_offers_0_again() -> None:
+    node = Node()
+    for peer in "bc":
+        node.lending.borrower_connected(peer)
+        node.offer(peer, 9)
+    node.send(b"1", headers=GROUP)
+    (chosen,) = [peer for peer in "bc" if node.lending.lent.get(peer)]
+
+    def reset_offer(out: Outcome) -> None:
+        node.lending.offer(chosen, JOBS, WITHDRAWN, out)
+        node.lending.offer(chosen, JOBS, 0, out)
+
+    out = node.decide(reset_offer)
+    assert out.peer_forgotten == {chosen: [JOBS]}
+    out = node.decide(lambda out: node.lending.returned(chosen, [(Dot(A, 1), Back.UNSEEN, None)], out))
+    node.send(b"2", headers=GROUP)
+
+    assert out.peer_deliveries == {}
+    assert node.ready() == [b"1", b"2"]
+    assert [m.body for m in node.offer(chosen, 9).peer_deliveries[chosen]] == [b"1", b"2"]
+    check_accounts(node)
+
+
 def test_peers_consumer_gets_the_next_message_of_a_group_that_the_consumer_here_does_not_match() -> None:
     node = Node()
     node.lending.borrower_connected("b")
@@ -197,7 +221,42 @@ def test_what_comes_behind_a_loan_that_was_declined_goes_back_too() -> None:
 
     assert client.bodies == []
     assert [(message.sequence, why) for message, why, _ in out.peer_returns["b"]] == [(2, Back.UNSEEN)]
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN), ("b", JOBS, 0)]
+
+
+def test_offer_that_was_reset_is_raised_once_when_the_owner_has_forgotten_it() -> None:
+    node = Node()
+    node.borrowing.owner_connected("b")
+    client = consumer(node)
+    node.borrowing.offers()
+    node.decide(lambda out: node.borrowing.decline(loan(1), out, is_stale=False))
+    node.borrowing.offers()
+    out = node.borrow(loan(2))
+    assert [message.sequence for message, _, _ in out.peer_returns["b"]] == [2]
+    assert node.borrowing.offers() == [], "what comes before the answer goes back without another withdrawal"
+
+    node.decide(lambda out: node.borrowing.forgotten("b", [JOBS]))
+    assert node.borrowing.offers() == [("b", JOBS, 10)]
+    node.borrow(loan(1), loan(2))
+
+    assert client.bodies == [b"1", b"2"]
+    check_accounts(node)
+
+
+def test_offer_is_only_withdrawn_from_an_owner_that_has_not_begun_to_lend() -> None:
+    node = Node()
+    node.borrowing.owner_connected("b")
+    first = consumer(node)
+    node.borrow(loan(1))
+    node.borrowing.owner_connected("b")  # Its link has broken and begun again.
+    consumer(node)
+    assert node.borrowing.offers() == [("b", JOBS, 19)]
+
+    first.leave()
+
     assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN)]
+    node.decide(lambda out: node.borrowing.forgotten("b", [JOBS]))
+    assert node.borrowing.offers() == [("b", JOBS, 10)]
 
 
 def test_what_comes_while_something_is_buffered_is_delivered_behind_it() -> None:
@@ -247,4 +306,4 @@ def test_consumer_that_comes_gets_a_borrowed_group_that_would_be_its_own_when_th
     consumer(node)
 
     assert len(first.bodies) == 8
-    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN)]
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN), ("b", JOBS, 0)]
