@@ -315,9 +315,17 @@ class Replay:
         self.on_definition: Callable[[Definition], None] = _is_kept_by_none
         """Gets every change of a definition that comes in."""
 
-    def follow(self, *, terms: Callable[[TermNote], None], seals: Callable[[str, list[Seal]], None]) -> None:
+    def follow(
+        self,
+        *,
+        terms: Callable[[TermNote], None] | None = None,
+        seals: Callable[[str, list[Seal]], None] | None = None,
+        definitions: Callable[[Definition], None] | None = None,
+    ) -> None:
         """Call these from now on with what comes in."""
-        self.on_term, self.on_seal = terms, seals
+        self.on_term = terms or self.on_term
+        self.on_seal = seals or self.on_seal
+        self.on_definition = definitions or self.on_definition
 
     def message_of(self, origin: Origin, record: Record) -> Message | None:
         """The message that a PUBLISH record carries; None when its destination means nothing to this version."""

@@ -18,6 +18,7 @@ from qmq.admin.connection_lists import ListContext, kick, list_connections, list
 from qmq.admin.definitions import DefinitionsControlContext, definitions_response
 from qmq.admin.deletion import DeleteContext, QueueDeletionContext, delete_fanout, delete_queue, delete_retained
 from qmq.admin.mesh_jobs import MeshJobs
+from qmq.admin.routing_requests import RoutingRequests
 from qmq.admin.status import STATUS_BYTES_MAX
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.selectors import compile_selector
@@ -30,7 +31,6 @@ from qmq.settings.definitions.declare import DeclareRequests
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.paused_queues import PausedQueues
 from qmq.settings.definitions.policy_sources import policies_of
-from qmq.settings.routing.requests import RoutingRequests
 from qmq.verbs import messages, nodes, queues
 from qmq.verbs.lists import QueuePage
 from qmq.verbs.table import VERBS, needs_of, verb_of

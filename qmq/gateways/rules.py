@@ -49,7 +49,15 @@ class Rules:
     def members_changed(self, others: int) -> None:
         """The mesh has so many other nodes; levels that no policy names may have changed."""
         self.replicas_max = others
+        self.replan()
+
+    def replan(self) -> None:
+        """What these answer has changed: let plans be made again."""
         self.generation += 1
+
+    def check_bodies(self, body_check: Callable[[str], BodyCheck | None] | None) -> None:
+        """Check bodies so from now on. The caller lets plans be made again."""
+        self.body_check = body_check
 
     def level_of(self, headers: Mapping[str, str], destination: str) -> int:
         """The level of receipts about `destination` that a frame asks for. Raises Refused."""

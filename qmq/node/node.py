@@ -15,7 +15,6 @@ from pathlib import Path
 import trio
 
 from qmq.config import NodeSettings, PeersFile
-from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.local_socket import LocalListener
 from qmq.environment import Environment
 from qmq.errors import DiskFull
@@ -25,8 +24,6 @@ from qmq.protocols import PROTOCOLS
 from qmq.sessions.clients.access import note_openness
 from qmq.sessions.clients.draining import drain_clients, hand_over
 from qmq.sessions.clients.listeners import serve_clients, serve_listener
-from qmq.settings.definitions.file_entries import FileDefinitions
-from qmq.settings.file_check import errors_in
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
@@ -50,15 +47,13 @@ class Node(NodeParts):
         local_socket: Path | None = None,
     ) -> None:
         super().__init__(settings, peers, store, environment, trusts_clock=trusts_clock)
-        self.file_definitions = FileDefinitions(
-            self.definitions, self.definition_sync, ConditionGroup(self, "reload"), errors_in
-        )
         self._forces_definitions = forces_definitions
         self._local_socket = local_socket
         self._restore()
 
     def _restore(self) -> None:
-        self.settings = self.policy_kind.join(self.settings)
+        parts = self.settings_parts
+        self.use(parts.policy_kind.join(self.settings))
         self.broker.received = self.received_vector
         self.broker.subscriptions.is_leaving = self._is_leaving
         restore(self.broker, self.replay, self.store, self.environment)
@@ -69,8 +64,8 @@ class Node(NodeParts):
         for message in in_words(recovered.quarantined):
             self.add_event("quarantine", message)
         self.engine.damage.check()
-        self.routing.report()
-        self.schemas.follow()
+        parts.routing.report()
+        parts.schemas.follow()
         if recovered.lost_positions:
             self.add_event("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
 
@@ -110,16 +105,17 @@ class Node(NodeParts):
                     self.has_asked_peers = True
                     listeners: list[Callable[[], None]] = []
                     if not self.is_stopping:
-                        await self.file_definitions.apply(self.settings, is_forced=self._forces_definitions)
-                        serving.start_soon(self.file_definitions.run)
-                        self.deleted_queues.begin()
-                        self.effects.declarations_changed(list(self.declared_queues.texts))
+                        parts = self.settings_parts
+                        await parts.file_definitions.apply(self.settings, is_forced=self._forces_definitions)
+                        serving.start_soon(self.settings_parts.file_definitions.run)
+                        parts.deleted_queues.begin()
+                        parts.declared_queues.begin()
                         listeners += await self._listen_locally(serving)
                         listeners += await self._listen_for_clients(serving)
                         if self.certificates.expiries():
                             serving.start_soon(self.certificate_expiry.run)
                         self.is_listening = True
-                        note_openness(self.settings, self.user_definitions.users)
+                        note_openness(self.settings, parts.users.users)
                     task_status.started()
                     await self._stop.wait()
                     self.is_listening = False
@@ -154,7 +150,7 @@ class Node(NodeParts):
             until_stop.start_soon(self._cancel_at_stop, until_stop.cancel_scope)
             async with trio.open_nursery() as learning:
                 learning.start_soon(self.mesh_parts.reports.learn_interest, self.settings.mesh.interest_confirm_seconds)
-                learning.start_soon(self.definition_sync.before_clients)
+                learning.start_soon(self.settings_parts.sync.before_clients)
             until_stop.cancel_scope.cancel()
 
     async def _cancel_at_stop(self, scope: trio.CancelScope) -> None:

@@ -13,15 +13,16 @@ import trio
 from qmq import __version__
 from qmq.access.rules import Principal
 from qmq.admin.console.requests import ConsoleRequests
-from qmq.admin.deletion import note_deletions
+from qmq.admin.deletion import delete_queue, note_deletions
 from qmq.admin.facts.node_facts import FactsReader, NodeIdentity
 from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.admin.mesh_jobs import MeshJobs
-from qmq.admin.policies import Policies, broker_limits, wire_limits
+from qmq.admin.routing_requests import RoutingRequests
 from qmq.admin.status import ShownDestinations, peers_of
 from qmq.admin.system import SystemTopics
 from qmq.admin.verbs import control_response
 from qmq.broker.broker import Broker
+from qmq.broker.routing.table import RoutingTable
 from qmq.config import NodeSettings, PeersFile
 from qmq.engine.runtime.certificate_expiry import CertificateExpiry
 from qmq.engine.runtime.certificates import Certificates
@@ -35,13 +36,14 @@ from qmq.mesh.peers.deliveries import MeshDeliveries
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.model.dots import Vector
+from qmq.model.routing_names import PREFIX
 from qmq.node.assembly import delivery_parts, engine_parts, mesh_of, mesh_parts
-from qmq.node.bound_queues import BoundQueues
-from qmq.node.definition_effects import DefinitionEffects
 from qmq.node.peer_requests import table_of
 from qmq.node.protocols import Protocols
 from qmq.node.services import NodeServices
+from qmq.node.settings_assembly import settings_parts
 from qmq.record_codec import Replay
+from qmq.sessions.bound_queues import BoundQueues
 from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.admission import Admission
 from qmq.sessions.clients.authentication import login_checks
@@ -52,26 +54,12 @@ from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.clients.traffic import Traffic
 from qmq.settings.definitions.declare import DeclareRequests
-from qmq.settings.definitions.declared_queues import DeclaredQueues
-from qmq.settings.definitions.deleted_queues import DeletedQueues
-from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.file_entries import new_entries
-from qmq.settings.definitions.live import LiveDefinitions
-from qmq.settings.definitions.paused_queues import PausedQueues
-from qmq.settings.definitions.policies import KIND as POLICY
-from qmq.settings.definitions.policies import PolicyKind
-from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
-from qmq.settings.definitions.queue_watchers import QueueWatchers
-from qmq.settings.definitions.schemas import SchemaDefinitions
-from qmq.settings.definitions.sync import DefinitionSync
-from qmq.settings.definitions.users import LimitDefinitions, UserDefinitions
-from qmq.settings.limits.holdings import Holdings
-from qmq.settings.limits.usage import ClientUsages
-from qmq.settings.routing.definitions import RoutingDefinitions, VhostDefinitions
-from qmq.settings.routing.left_behind import LeftBehind
-from qmq.settings.routing.requests import RoutingRequests
+from qmq.settings.definitions.live import Changes
+from qmq.settings.policies import broker_limits
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
+from qmq.verbs.queues import Delete
 from qmq.verbs.table import needs_of
 from qmq.verbs.verb import NO_HEADERS
 from qmq.wire.stomp import HeadCaches
@@ -91,40 +79,24 @@ class NodeParts(NodeServices):
         *,
         trusts_clock: bool,
     ) -> None:
-        super().__init__(environment)
-        limits = settings.limits
-        self.settings = settings
-        self.limits = limits
+        super().__init__(environment, settings)
+        # First, so that a node with a wrong file changes nothing.
+        pending = new_entries(settings, store.recovered.definitions)[0]
         self.store = store
         self.software = f"qmq/{__version__}"
-        self.policies = Policies(self)
-        self.definitions = LiveDefinitions(
-            self, store.recovered.definitions, new_entries(settings, store.recovered.definitions)[0]
-        )
-        self.paused_queues = PausedQueues(self)
-        self.declared_queues = DeclaredQueues(self)
-        self.holdings = Holdings(self)
-        self.declared_queues.check_room = self.holdings.check_room
-        self.policy_of = self.policies.of
-        self.routing = RoutingDefinitions(self)
-        self.vhosts = VhostDefinitions(self, self.routing.table)
-        self.policy_kind = self.definitions.kinds[POLICY] = PolicyKind(self)
-        self.user_definitions = UserDefinitions(self)
-        self.limit_definitions = LimitDefinitions(self)
-        self.schemas = SchemaDefinitions(self)
-        self.limits_of = self.limit_definitions.of
         self.certificates = Certificates()
         self.certificate_expiry = CertificateExpiry(self.certificates, environment, self)
         self.membership = membership_at_start(store, settings.name, peers)
         self.origin = store.begin_incarnation(environment.rng.getrandbits(INCARNATION_BITS), environment.now_us())
         journal = store.journal
+        table = RoutingTable(lambda name: self.settings.destinations.policy_of(f"{PREFIX}{name}").alternate)
         self.broker = Broker(
             self.origin,
             journal.vector()[self.origin] + 1,
-            rules_of=self.policies.queue_rules,
-            defaults_of=self.policies.queue_defaults,
-            route=self.routing.table.route,
-            limits=broker_limits(limits),
+            rules_of=lambda queue: self.settings_parts.policies.queue_rules(queue),
+            defaults_of=lambda queue: self.settings_parts.policies.queue_defaults(queue),
+            route=table.route,
+            limits=broker_limits(settings.limits),
         )
         self.replay = Replay(self.broker)
         self.sessions: dict[int, ClientSession] = {}
@@ -148,12 +120,12 @@ class NodeParts(NodeServices):
         self.queue_pager = engine.pager
         self.deadline_timer = engine.deadlines
         self.checkpoints = engine.checkpoints
-        self.deleted_queues = DeletedQueues(self)
-        self.rules = self.policies.gateway_rules(self.routing.table)
         self.protocols = Protocols(self)
         self.host = MeshHost(engine, self.membership, self)
         self.mesh = mesh_of(self.host, peers, self.settings, self.certificates)
         self.peer_rpc = PeerRpc(self.mesh, self.spawn, partial(table_of, self.protocols), self)
+        self.beats = Heartbeats()
+        self._build_settings(table, pending)
         self.mesh_parts: MeshParts = mesh_parts(
             engine,
             self.mesh,
@@ -161,7 +133,7 @@ class NodeParts(NodeServices):
             self.membership,
             peers,
             self,
-            self.deleted_queues,
+            self.settings_parts.deleted_queues,
             self.rules,
             settings.mesh,
             stop=self.stop,
@@ -170,28 +142,60 @@ class NodeParts(NodeServices):
         self.host.report_to(self.mesh_parts.reports, self.mesh_parts.takeover)
         if peers is not None:
             self.commit_path.replicate_to(MeshDeliveries(self.mesh))
-        self.replay.on_definition = self.definitions.received
-        self.definition_sync = DefinitionSync(self)
         self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
-        self.effects = DefinitionEffects(self)
         self._build_clients()
         self._build_delivery()
         self._build_others()
 
+    def _build_settings(self, table: RoutingTable, pending: Changes) -> None:
+        """What definitions and limits say."""
+        parts = self.settings_parts = settings_parts(
+            self.engine,
+            self.mesh,
+            self.membership,
+            self.peer_rpc,
+            self.beats,
+            self,
+            table,
+            pending,
+            use=self.use,
+            groups_of=lambda principal: self.access.groups_of(principal),
+            late_peers=lambda: self.mesh_parts.reports.late_peers(),
+            is_clock_in_doubt=lambda: self.mesh_parts.clock_check.in_doubt,
+            drop=lambda queue, covers, check: self.mesh_jobs.drop(queue, covers, check),
+        )
+        self.definitions = parts.definitions
+        self.definition_sync = parts.sync
+        self.paused_queues = parts.paused_queues
+        self.declared_queues = parts.declared_queues
+        self.policy_of = parts.policies.of
+        self.routing = parts.routing
+        self.vhosts = parts.vhosts
+        self.schemas = parts.schemas
+        self.usages = parts.usages
+        self.rules = parts.rules
+        self.queue_watchers = parts.queue_watchers
+        self.queue_lifetimes = parts.queue_lifetimes
+        self.exclusive_queues = parts.exclusive_queues
+        self.session_ended = parts.exclusive_queues.session_ended
+        self.left_behind = parts.left_behind
+
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
         self.caches = HeadCaches()
-        self.wire_limits = wire_limits(self.limits)
         self.admission = Admission(self.limits)
         checks = login_checks(self, self.settings)
-        users = self.user_definitions
-        self.logins = Logins(users.users, self.limits, self.environment, checks, self.limits_of)
+        parts = self.settings_parts
+        users = parts.users
+        self.logins = Logins(users.users, self.limits, self.environment, checks, parts.user_limits.of)
         self.access = Access(self, self.settings.authentication, users.users, users.permissions)
         self.rights_of = self.access.rights_of
         self.check_admitted = self.access.check_admitted
-        self.groups_of = self.access.groups_of
-        self.beats = Heartbeats()
-        self.usages = ClientUsages(self)
+        users.follow(
+            lambda: self.logins.change(users.users, self.limits),
+            lambda: self.access.change(users.users, users.permissions),
+            parts.effects.limits_changed,
+        )
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
         self.audit = self.system.audit
         self.refusals = Refusals(self.beats, self.audit)
@@ -222,18 +226,15 @@ class NodeParts(NodeServices):
         """What operators command, and what follows decisions."""
         settings = self.settings
         self.mesh_jobs = MeshJobs(self)
-        self.declared_queues.on_deleted = self.effects.queues_deleted
-        self.queue_watchers = QueueWatchers()
-        self.queue_lifetimes = QueueLifetimes(self)
-        self.exclusive_queues = ExclusiveQueues(self)
-        self.rules.lock = self.exclusive_queues.check
-        self.session_ended = self.exclusive_queues.session_ended
-        self.declared_queues.on_changed = self.effects.declarations_changed
-        self.bound_queues = BoundQueues(self)
         declared, exclusive, rights_of = self.declared_queues, self.exclusive_queues, self.rights_of
+        self.bound_queues = BoundQueues(
+            self.definitions,
+            declared,
+            self.queue_lifetimes,
+            lambda queue, user: delete_queue(self, queue, Delete(force=True), user),
+        )
         self.declare_requests = DeclareRequests(declared, exclusive, self.queue_lifetimes, rights_of)
         self.routing_requests = RoutingRequests(self.definitions, declared, exclusive, self.routing, rights_of)
-        self.left_behind = LeftBehind(self.definitions, declared, self.routing, self.user_definitions)
         self._follow_decisions()
         identity = NodeIdentity(settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds)
         clients = self.sessions, self.traffic, self.memory_budget, self.buffers
@@ -244,9 +245,7 @@ class NodeParts(NodeServices):
         path = self.commit_path
         path.guard(self.mesh_parts.takeover.check)
         path.follow_effects(self.system.watched, partial(note_deletions, self))
-        path.follow(self.definitions.decided)
-        path.follow(self.queue_lifetimes.decided)
-        self.mesh_parts.takeover.sync.follow(self.deleted_queues.begin)
+        self.mesh_parts.takeover.sync.follow(self.settings_parts.deleted_queues.begin)
         self.mesh_parts.reports.follow(
             links=(
                 self.system.links_changed,
@@ -262,15 +261,6 @@ class NodeParts(NodeServices):
         self.delivery.dispatcher.selecting.after_delivery(session, do)
 
     # What parts need of the node
-
-    def policies_changed(self) -> None:
-        self.effects.policies_changed()
-
-    def users_changed(self) -> None:
-        self.effects.users_changed()
-
-    def user_limits_changed(self) -> None:
-        self.effects.user_limits_changed()
 
     def served_rows(self) -> ServedRows:
         """The rows in the queue store of the messages that this node serves now."""

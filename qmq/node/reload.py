@@ -20,12 +20,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from qmq.admin.policies import bound_clients, broker_limits, follow_rules, wire_limits
 from qmq.config import NodeSettings, PeersFile
 from qmq.config.difference import difference, peers_difference
 from qmq.config.peers import check_change
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.errors import ConfigError
+from qmq.settings.policies import follow_rules
 
 if TYPE_CHECKING:
     from qmq.node.node import Node
@@ -76,7 +76,7 @@ class Reloader:
             return self._refuse(stuck)
         try:
             # All that can be refused is before `take_up`.
-            await node.file_definitions.apply(settings)
+            await node.settings_parts.file_definitions.apply(settings)
         except ConfigError as error:
             return self._refuse(error.diagnostics)
         await node.logins.refresh()
@@ -122,16 +122,8 @@ def _counted(changes: int) -> str:
 
 def take_up(node: "Node", settings: NodeSettings) -> None:
     """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
-    settings = node.policy_kind.join(settings)
-    limits = settings.limits
-    node.settings = settings
-    node.limits = limits
-    node.wire_limits = wire_limits(limits)
-    bound_clients(node.rules, limits)
-    node.schemas.follow()
-    node.rules.generation += 1
-    node.broker.limit(broker_limits(limits))
-    node.checkpoints.schedule()
-    node.admission.change(limits)
-    node.logins.change(node.user_definitions.users, limits)
-    node.user_limits_changed()
+    parts = node.settings_parts
+    parts.effects.settings_changed(parts.policy_kind.join(settings))
+    node.admission.change(settings.limits)
+    node.logins.change(parts.users.users, settings.limits)
+    parts.effects.limits_changed()

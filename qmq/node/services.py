@@ -9,7 +9,9 @@ import trio
 
 from qmq.admin.conditions import Conditions
 from qmq.admin.system import SystemTopics
+from qmq.config import NodeSettings
 from qmq.environment import Environment
+from qmq.settings.policies import wire_limits
 
 
 class NodeServices:
@@ -17,8 +19,9 @@ class NodeServices:
 
     system: SystemTopics
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, settings: NodeSettings) -> None:
         self.environment = environment
+        self.use(settings)
         self.conditions = Conditions()
         self._session_ids = 0
         self._nursery: trio.Nursery | None = None
@@ -30,6 +33,12 @@ class NodeServices:
         """All listeners for clients are open."""
         self.ended = trio.Event()
         """The node has stopped or failed, and its stores are closed."""
+
+    def use(self, settings: NodeSettings) -> None:
+        """Let `settings` apply from now on."""
+        self.settings = settings
+        self.limits = settings.limits
+        self.wire_limits = wire_limits(settings.limits)
 
     def stop(self) -> None:
         """Begin an orderly stop; `run` returns when it is done. After a second call no client is waited for."""

@@ -48,7 +48,7 @@ log = logging.getLogger("qmq.session")
 
 
 class BoundChanges(Protocol):
-    """See `qmq.node.bound_queues`."""
+    """See `qmq.sessions.bound_queues`."""
 
     async def declare(self, bound: BoundQueue, user: str | None) -> None: ...
 

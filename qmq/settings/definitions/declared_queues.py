@@ -10,9 +10,10 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from qmq.access.rules import RESERVED_NAMES
+from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy
@@ -20,9 +21,10 @@ from qmq.config.definition_values import join_declared, read_queue
 from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
 from qmq.config.destinations.policy import is_exchange, last_queue, too_long
 from qmq.definitions.definition import Key, text_of
-from qmq.engine.runtime.contexts import Engine, MeshPeers
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import ConfigError, Refused
-from qmq.gateways.rules import Rules
+from qmq.model.members import Membership
+from qmq.replication.mesh import Mesh
 from qmq.settings.definitions.live import LiveDefinitions, Value
 from qmq.settings.definitions.paused_queues import KINDS as PAUSES
 
@@ -42,43 +44,55 @@ GATEWAY_KEYS: Final = ("durable", "ttl_seconds", "priority", "receipt", "ack_lev
 log = logging.getLogger("qmq.definitions")
 
 
-class Bindings(Protocol):
-    """See `qmq.settings.routing.definitions`."""
-
-    table: RoutingTable
-
-
-class DeclaredContext(Engine, MeshPeers, Protocol):
-    rules: Rules
-    definitions: LiveDefinitions
-
-    @property
-    def routing(self) -> Bindings: ...
-
-    def policy_of(self, destination: str) -> DestinationPolicy:
-        """The policy that applies, declarations included."""
+Follower = Callable[[Iterable[str]], None]
+"""Called with queues. It returns at once."""
 
 
 class DeclaredQueues:
-    """See `DefinitionKind`. `texts`: queue → its declaration, as canonical JSON."""
+    """See `DefinitionKind`. `texts`: queue → its declaration, as canonical JSON.
+
+    `routing` is live. `check_room` raises Refused when this user may declare no more queues.
+    """
 
     names_destinations = True
 
-    def __init__(self, context: DeclaredContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        broker: Broker,
+        mesh: Mesh,
+        membership: Membership,
+        node: NodeBasics,
+        definitions: LiveDefinitions,
+        routing: RoutingTable,
+        check_room: Callable[[str], None],
+    ) -> None:
+        self._broker = broker
+        self._mesh = mesh
+        self._membership = membership
+        self._node = node
+        self._definitions = definitions
+        self._routing = routing
+        self._check_room = check_room
         self.texts: dict[str, str] = {}
-        self.on_deleted: Callable[[Iterable[str]], None] = lambda queues: None
-        """Called with queues whose declaration was deleted."""
-        self.on_changed: Callable[[Iterable[str]], None] = lambda queues: None
-        """Called with queues whose declaration has changed, or was deleted."""
+        self._changed: tuple[Follower, ...] = ()
+        self._deleted: tuple[Follower, ...] = ()
+        self._replan: Callable[[], None] = lambda: None
         # Text → what it says as a policy; None for what this version does not understand.
         self._parsed: dict[str, DestinationPolicy | None] = {}
-        self.check_room: Callable[[str], None] = lambda user: None
-        """Raises Refused when this user may declare no more queues."""
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
-        context.definitions.kinds[KIND] = self
-        self._take(one.key.name for one in context.definitions.of_kind(KIND))
+        definitions.kinds[KIND] = self
+        self._take(one.key.name for one in definitions.of_kind(KIND))
+
+    def follow(self, changed: tuple[Follower, ...], deleted: tuple[Follower, ...], replan: Callable[[], None]) -> None:
+        """Call these from now on: with queues whose declaration has changed or was deleted, with those of which it was
+        deleted, and, before, when plans of gateways must be made again.
+        """
+        self._changed, self._deleted, self._replan = changed, deleted, replan
+
+    def begin(self) -> None:
+        """At a start: let followers know all declarations."""
+        self._report(self._changed, list(self.texts))
 
     def under(self, queue: str, policy: DestinationPolicy) -> DestinationPolicy:
         """What applies to `queue`, where `policy` matches it. Queues with the same of both share one object."""
@@ -132,7 +146,7 @@ class DeclaredQueues:
 
         Messages that are dropped by an `overflow` go where the policy says, if the declaration does not.
         """
-        rules = join_declared(self._context.settings.destinations.policy_of(queue), read_queue(queue, value)[0])
+        rules = join_declared(self._node.settings.destinations.policy_of(queue), read_queue(queue, value)[0])
         if not rules.keeps_dropped or ("dead_letter" not in value and value.get("overflow", "refuse") == "refuse"):
             return ""
         if is_exchange(rules.dead_letter) and rules.dead_letter_routing_key is None:
@@ -147,7 +161,7 @@ class DeclaredQueues:
         others = {key: one for key, one in value.items() if key != DECLARED_BY}
         owner = self.owner_of(queue)
         if queue not in self.texts and user is not None and user not in RESERVED_NAMES:
-            self.check_room(user)
+            self._check_room(user)
             owner = user
         return {**others, DECLARED_BY: owner} if owner else others
 
@@ -155,12 +169,12 @@ class DeclaredQueues:
         """Everything that is defined of `queue`: its declaration, its pause, and bindings to it."""
         keys = [Key(KIND, queue)] if queue in self.texts else []
         pauses = [Key(kind, queue) for kind in PAUSES]
-        keys += [pause for pause in pauses if self._context.definitions.table.get(pause) is not None]
-        return keys + [Key(BINDING, one.name) for one in self._context.routing.table.bindings_to(queue)]
+        keys += [pause for pause in pauses if self._definitions.table.get(pause) is not None]
+        return keys + [Key(BINDING, one.name) for one in self._routing.bindings_to(queue)]
 
     def check_deletion(self, queue: str) -> None:
         """Raises Refused if the definitions of `queue` cannot be deleted."""
-        self._context.definitions.check(dict.fromkeys(self.definitions_of(queue)))
+        self._definitions.check(dict.fromkeys(self.definitions_of(queue)))
 
     async def delete(
         self, queue: str, user: str | None, *, guard: Callable[[], None] | None = None, is_dry_run: bool = False
@@ -180,7 +194,7 @@ class DeclaredQueues:
         changes.update(dict.fromkeys(self.definitions_of(queue)))
         changed = 0
         if changes and not is_dry_run:
-            changed = (await self._context.definitions.change(changes, user, guard=decide)).changed
+            changed = (await self._definitions.change(changes, user, guard=decide)).changed
         kinds = [key.kind for key in changes]
         return {"declared": KIND in kinds, "bindings": kinds.count(BINDING), "changed": changed}
 
@@ -198,7 +212,7 @@ class DeclaredQueues:
             check()
             changes[Key(KIND, queue)] = self.with_owner(queue, value, user)
 
-        report = await self._context.definitions.change(changes, user, quorum=quorum, guard=guard)
+        report = await self._definitions.change(changes, user, quorum=quorum, guard=guard)
         facts: dict[str, Any] = {"changed": report.changed}
         return facts if report.is_on_majority is None else {**facts, "quorum": report.is_on_majority}
 
@@ -230,24 +244,26 @@ class DeclaredQueues:
         return checked
 
     def changed(self, names: Collection[str]) -> None:
-        context = self._context
         before = [self.texts.get(name, "") for name in names]
         self._take(names)
         texts = [*before, *(self.texts.get(name, "") for name in names)]
-        if not context.settings.destinations.create_on_use or any(
-            key in text for key in GATEWAY_KEYS for text in texts
-        ):
-            context.rules.generation += 1
-        queues = context.broker.queues
+        creates = self._node.settings.destinations.create_on_use
+        if not creates or any(key in text for key in GATEWAY_KEYS for text in texts):
+            self._replan()
+        queues = self._broker.queues
         queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
-        self.on_changed(names)
-        self.on_deleted([name for name in names if name not in self.texts])
+        self._report(self._changed, names)
+        self._report(self._deleted, [name for name in names if name not in self.texts])
 
     # Inside
 
+    def _report(self, followers: tuple[Follower, ...], queues: Collection[str]) -> None:
+        for follower in followers:
+            follower(queues)
+
     def _take(self, names: Iterable[str]) -> None:
         for name in names:
-            found = self._context.definitions.get(Key(KIND, name))
+            found = self._definitions.get(Key(KIND, name))
             if found is None or found.text is None:
                 self.texts.pop(name, None)
             else:
@@ -267,7 +283,7 @@ class DeclaredQueues:
 
     def _checked(self, queue: str, value: Value) -> dict[str, Any]:
         """The canonical form. Raises Refused."""
-        bytes_max = self._context.settings.limits.destination_bytes_max
+        bytes_max = self._node.settings.limits.destination_bytes_max
         if why := too_long(queue, bytes_max):
             raise Refused("destination-too-long", f"{KIND} {queue:.64}…: the name {why}")
         is_queue = kind_of(queue, bytes_max) is DestinationKind.QUEUE and queue.startswith("/queue/")
@@ -286,7 +302,7 @@ class DeclaredQueues:
 
     def _check_receipt(self, queue: str, policy: DestinationPolicy) -> None:
         copies = int((policy.receipt or "").partition("=")[2] or 0)
-        most = len(self._context.peer_names)
+        most = len(self._membership.peers)
         if copies > most:
             raise Refused(
                 "bad-definition",
@@ -299,7 +315,7 @@ class DeclaredQueues:
         dead_letter = (changes[queue] or {}).get("dead_letter", "")
         last = last_queue(dead_letter)
         is_declared = changes[last] is not None if last in changes else last in self.texts
-        if dead_letter and not is_declared and not self._context.settings.destinations.exists(last):
+        if dead_letter and not is_declared and not self._node.settings.destinations.exists(last):
             raise Refused(
                 "bad-definition",
                 f"{KIND} {queue}: dead_letter = {dead_letter}: must be declared, because create_on_use is false",
@@ -307,8 +323,7 @@ class DeclaredQueues:
 
     def reaches_all(self) -> bool:
         """Whether all nodes are linked: a client that declares before each use need not ask them each time."""
-        context = self._context
-        return set(context.peer_names) <= set(context.linked_peers())
+        return set(self._membership.peers) <= set(self._mesh.followers())
 
 
 @lru_cache(CACHED_MAX)

@@ -18,20 +18,22 @@ stay in any case.
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from qmq.broker.messages.message import Message
 from qmq.definitions.definition import Definition, Key
 from qmq.definitions.table import is_covered
-from qmq.engine.runtime.contexts import Engine, MeshPeers, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
+from qmq.engine.runtime.served_rows import served_rows
 from qmq.errors import DiskFull, Refused
-from qmq.mesh.parts import MeshParts
 from qmq.model.dots import Origin, Vector
+from qmq.model.members import Membership
 from qmq.settings.definitions.declared_queues import KIND
 from qmq.settings.definitions.live import LiveDefinitions
 from qmq.storage.catalog.facts import DROPPED, dropped_of
@@ -51,31 +53,33 @@ DECLARED_AGAIN: Final = "declared-again"
 log = logging.getLogger("qmq.definitions")
 
 
-class Jobs(Protocol):
-    """See `qmq.admin.mesh_jobs`."""
-
-    async def drop(
-        self, queue: str, covers: Callable[[Message], bool], check: Callable[[], None]
-    ) -> tuple[int, str]: ...
-
-
-class DeletedContext(Engine, MeshPeers, Tasks, Protocol):
-    definitions: LiveDefinitions
-    mesh_parts: MeshParts
-
-    @property
-    def mesh_jobs(self) -> Jobs: ...
+Drop = Callable[[str, Callable[[Message], bool], Callable[[], None]], Awaitable[tuple[int, str]]]
+"""Drops the messages of a queue that are covered, while a check passes: how many, and why not all (`MeshJobs.drop`)."""
 
 
 class DeletedQueues:
-    """One task while there is something to drop."""
+    """One task while there is something to drop. `is_clock_in_doubt`: see `ClockCheck`."""
 
-    def __init__(self, context: DeletedContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        engine: EngineParts,
+        membership: Membership,
+        node: NodeBasics,
+        definitions: LiveDefinitions,
+        is_clock_in_doubt: Callable[[], bool],
+        drop: Drop,
+    ) -> None:
+        self._engine = engine
+        self._membership = membership
+        self._node = node
+        self._definitions = definitions
+        self._is_clock_in_doubt = is_clock_in_doubt
+        self._drop_messages = drop
+        self._here = engine.broker.origin
         self._pending: dict[str, None] = {}
         # The incarnations of this node that its directory knows → their order.
-        self._own = {origin: place for place, origin in enumerate(context.store.catalog.incarnations())}
-        self._dropped = dropped_of(context.store.catalog.facts())
+        self._own = {origin: place for place, origin in enumerate(engine.store.catalog.incarnations())}
+        self._dropped = dropped_of(engine.store.catalog.facts())
         """Covers the deletions whose older messages of this node are dropped."""
         self.is_running = False
 
@@ -92,7 +96,7 @@ class DeletedQueues:
         """Whether its queue was deleted after this message was accepted, at `accepted_us` by our clock. To be asked
         before it is adopted as a new one."""
         deletion = self._deletion(message.envelope.destination)
-        if deletion is None or self._context.mesh_parts.clock_check.in_doubt:
+        if deletion is None or self._is_clock_in_doubt():
             return False
         is_heard = self._is_heard(message.origin.node) and self._is_heard(deletion.version.origin.node)
         return is_heard and self._is_older(deletion, message, accepted_us)
@@ -102,7 +106,7 @@ class DeletedQueues:
         self._pending.update(dict.fromkeys(queues))
         if self._pending and not self.is_running:
             self.is_running = True
-            self._context.spawn(self._run)
+            self._node.spawn(self._run)
 
     async def _run(self) -> None:
         left: dict[str, None] = {}
@@ -123,44 +127,44 @@ class DeletedQueues:
         self.is_running = False
 
     async def _note_dropped(self) -> None:
-        context = self._context
+        engine = self._engine
         dropped: Vector = {}
         for one in self._tombstones():
             origin = one.version.origin
             dropped[origin] = max(one.version.sequence, dropped.get(origin, 0))
-        if dropped == self._dropped or context.origin.node not in context.broker.queues.owned.serves:
+        if dropped == self._dropped or self._here.node not in engine.broker.queues.owned.serves:
             return
         self._dropped = dropped
         fact = {DROPPED: json.dumps(vector_to_json(dropped))}
         with suppress(DiskFull):
-            await context.environment.run_blocking(partial(context.store.catalog.set_facts, fact))
+            await engine.environment.run_blocking(partial(engine.store.catalog.set_facts, fact))
 
     def _tombstones(self) -> list[Definition]:
-        return [one for one in self._context.definitions.table.tombstones() if one.key.kind == KIND]
+        return [one for one in self._definitions.table.tombstones() if one.key.kind == KIND]
 
     async def _drop(self, names: list[str]) -> list[str]:
         """Drop what there is of these queues; those that must be looked at again."""
-        context = self._context
+        engine = self._engine
         deleted = {name: one for name in names if (one := self._deletion(name)) is not None}
         # A clock in doubt says nothing about which of two is older.
-        if context.broker.queues.held or context.mesh_parts.clock_check.in_doubt:
+        if engine.broker.queues.held or self._is_clock_in_doubt():
             return list(deleted)
         left = [name for name, deletion in deleted.items() if not self._is_heard(deletion.version.origin.node)]
         for name in left:
             del deleted[name]
-        heads = partial(context.served_rows().heads, list(deleted), 0)
-        stored = await context.environment.run_blocking(heads)
+        heads = partial(served_rows(engine.broker, engine.store).heads, list(deleted), 0)
+        stored = await engine.environment.run_blocking(heads)
         for name, deletion in deleted.items():
             head = stored.get(name)
             messages, size = (0, 0) if head is None else (head.messages, head.body_bytes)
             # Before a job, which needs a checkpoint.
-            if context.broker.queues.paging.depth(name, messages, size)[0] and not await self._drop_queue(deletion):
+            if engine.broker.queues.paging.depth(name, messages, size)[0] and not await self._drop_queue(deletion):
                 left.append(name)
         return left
 
     async def _drop_queue(self, deletion: Definition) -> bool:
         """Whether nothing that is older than the deletion is left."""
-        context, name = self._context, deletion.key.name
+        name = deletion.key.name
 
         def check() -> None:
             if self._deletion(name) is None:
@@ -175,12 +179,12 @@ class DeletedQueues:
                 return False
             return self._is_older(deletion, message)
 
-        dropped, reason = await context.mesh_jobs.drop(name, covers, check)
+        dropped, reason = await self._drop_messages(name, covers, check)
         if dropped:
             log.info("= %s was deleted: %d messages are dropped", name, dropped)
         if reason:
             return reason.startswith(DECLARED_AGAIN)
-        queues = context.broker.queues
+        queues = self._engine.broker.queues
         consumed = [delivery.message for delivery in queues.deliveries.values()]
         consumed += [message for lent in queues.owned.lent.values() for message in lent.values()]
         is_consumed = any(one.envelope.destination == name and covers(one) for one in consumed)
@@ -188,16 +192,15 @@ class DeletedQueues:
 
     def _deletion(self, name: str) -> Definition | None:
         """The present tombstone; None if the queue is declared again, or its tombstone is forgotten."""
-        found = self._context.definitions.table.by_key.get(Key(KIND, name))
+        found = self._definitions.table.by_key.get(Key(KIND, name))
         return found if found is not None and found.text is None else None
 
     def _is_heard(self, node: str) -> bool:
         """Whether this node knows the clock of `node`. Of one that has left the mesh it never will."""
-        context = self._context
-        return node not in context.peer_names or context.broker.clocks.apart_us(node) is not None
+        return node not in self._membership.peers or self._engine.broker.clocks.apart_us(node) is not None
 
     def _is_older(self, deletion: Definition, message: Message, accepted_us: int = 0) -> bool:
-        clocks, version = self._context.broker.clocks, deletion.version
+        clocks, version = self._engine.broker.clocks, deletion.version
         if message.origin == version.origin:
             # It may have decided both in the same microsecond. What is only in memory is not numbered with records.
             if message.sequence < 0:
@@ -207,7 +210,7 @@ class DeletedQueues:
             is_earlier = self._is_earlier(message.origin, version.origin)
             if is_earlier is not None:
                 return is_earlier
-        if message.origin.node == self._context.origin.node and is_covered(deletion, self._dropped):
+        if message.origin.node == self._here.node and is_covered(deletion, self._dropped):
             return False
         # When our clock showed the time of the deletion; and what that of the message's node showed then.
         ours_us = version.written_us + (clocks.apart_us(version.origin.node) or 0)
@@ -219,7 +222,7 @@ class DeletedQueues:
         """Whether the first of two incarnations of one node came before the other; None if its own directory does not
         know. Another node never knows: it may have heard only the earlier one, and have the records of both.
         """
-        here = self._context.origin
+        here = self._here
         if origin.node != here.node:
             return False
         if here in (origin, other):

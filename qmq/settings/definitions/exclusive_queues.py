@@ -11,14 +11,17 @@ not refused, and keeps its subscription until it or the queue ends.
 
 import logging
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.definitions.definition import Key
-from qmq.engine.runtime.contexts import Engine, MeshPeers, Reporting, Tasks
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.log_events import about
 from qmq.errors import Refused
+from qmq.model.members import Membership
+from qmq.replication.mesh import Mesh
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.live import LiveDefinitions
 
@@ -34,16 +37,24 @@ QUEUES_AT_ONCE: Final = 200
 log = logging.getLogger("qmq.definitions")
 
 
-class ExclusiveContext(Engine, MeshPeers, Reporting, Tasks, Protocol):
-    definitions: LiveDefinitions
-    declared_queues: DeclaredQueues
-
-
 class ExclusiveQueues:
     """One task while there is something to delete."""
 
-    def __init__(self, context: ExclusiveContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        broker: Broker,
+        mesh: Mesh,
+        membership: Membership,
+        node: NodeBasics,
+        definitions: LiveDefinitions,
+        declared: DeclaredQueues,
+    ) -> None:
+        self._broker = broker
+        self._mesh = mesh
+        self._membership = membership
+        self._node = node
+        self._definitions = definitions
+        self._declared = declared
         # Queue → its owner, and owner → its queues.
         self._owners: dict[str, str] = {}
         self._queues: dict[str, dict[str, None]] = {}
@@ -54,7 +65,7 @@ class ExclusiveQueues:
 
     def owner(self, session: int) -> str:
         """How a declaration names a session of this node."""
-        return f"{self._context.broker.origin}/{session}"
+        return f"{self._broker.origin}/{session}"
 
     def is_owner(self, queue: str, session: int) -> bool:
         """Whether `queue` is exclusive to this session of this node."""
@@ -71,11 +82,11 @@ class ExclusiveQueues:
         if owner is None or self._has_ended(owner):
             return owner is not None
         node = _node_of(owner)
-        return node != self._context.broker.origin.node and node not in self._context.linked_peers()
+        return node != self._broker.origin.node and node not in self._mesh.followers()
 
     def claim(self, queue: str, session: int) -> str:
         """The owner that a declaration of this session names. Raises Refused if others consume from the queue."""
-        known = self._context.broker.queues.by_name.get(queue)
+        known = self._broker.queues.by_name.get(queue)
         if known is not None:
             consumers = {self.acts_for.get(one.session, one.session) for one in known.subscriptions}
             if known.borrowers or consumers - {session}:
@@ -85,7 +96,7 @@ class ExclusiveQueues:
     def changed(self, queues: Iterable[str]) -> None:
         """The declarations of these have changed, or are known since the start."""
         for name in queues:
-            until = self._context.declared_queues.lifetime(name)
+            until = self._declared.lifetime(name)
             owner = "" if until is None else until.exclusive_to_connection
             before = self._owners.pop(name, "")
             if before:
@@ -111,23 +122,22 @@ class ExclusiveQueues:
 
     def _has_ended(self, owner: str) -> bool:
         """Whether this node has to delete the queues of an owner that is not connected any more."""
-        context = self._context
         origin, _, session = owner.rpartition("/")
-        if origin == str(context.broker.origin):
-            return int(session) not in context.broker.sessions
+        if origin == str(self._broker.origin):
+            return int(session) not in self._broker.sessions
         node = _node_of(owner)
-        here = context.broker.origin.node
-        return node == here or node in context.membership.adopted_by(here)
+        here = self._broker.origin.node
+        return node == here or node in self._membership.adopted_by(here)
 
     def _delete_soon(self, queues: Iterable[str]) -> None:
         self._due.update(dict.fromkeys(queues))
         if self._due and not self.is_running:
             self.is_running = True
-            self._context.spawn(self._run)
+            self._node.spawn(self._run)
 
     async def _run(self) -> None:
         at_once = QUEUES_AT_ONCE
-        while self._due and not self._context.is_stopping:
+        while self._due and not self._node.is_stopping:
             names = [name for name in list(self._due)[:at_once] if self._is_due(name)]
             self._due = dict.fromkeys(list(self._due)[at_once:])
             try:
@@ -145,7 +155,6 @@ class ExclusiveQueues:
         return name in self._owners and self._has_ended(self._owners[name])
 
     async def _delete(self, names: list[str]) -> None:
-        context = self._context
         changes: dict[Key, None] = {}
         ended: list[str] = []
 
@@ -153,13 +162,13 @@ class ExclusiveQueues:
             # Here, because others may declare a queue, or delete a binding, while this change waits.
             ended.extend(filter(self._is_due, names))
             for name in ended:
-                changes.update(dict.fromkeys(context.declared_queues.definitions_of(name)))
+                changes.update(dict.fromkeys(self._declared.definitions_of(name)))
 
-        await context.definitions.change(changes, None, guard=guard)
+        await self._definitions.change(changes, None, guard=guard)
         for name in ended:
             extra = about("queue-deleted", destination=name, reason="exclusive")
             log.info("= %s is deleted: its connection has ended", name, extra=extra)
-            context.system.note("queue-deleted", destination=name, reason="exclusive")
+            self._node.system.note("queue-deleted", destination=name, reason="exclusive")
 
 
 def _node_of(owner: str) -> str:

@@ -12,9 +12,9 @@ has a definition of that name. So no user is missing, and no message is treated 
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -22,10 +22,13 @@ from qmq.access.rules import RESERVED_NAMES
 from qmq.broker.consumers.outcome import Outcome
 from qmq.definitions.definition import NAME_BYTES_MAX, NUMBER_MAX, Definition, Key, Version, text_of
 from qmq.definitions.table import DefinitionTable
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers, Reporting
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.log_events import about
 from qmq.errors import ConfigError, Refused
-from qmq.model.dots import Origin, Vector
+from qmq.model.dots import Origin
+from qmq.model.members import Membership
+from qmq.replication.mesh import Mesh
 from qmq.settings.definitions.kinds import DefinitionKind
 from qmq.settings.definitions.kinds import Value as Value
 from qmq.storage.format.definition_record import pack_definition
@@ -63,28 +66,28 @@ class ChangeReport:
     """Whether a majority has it durably; None: not asked."""
 
 
-class Levelling(Protocol):
-    """See `qmq.settings.definitions.sync`."""
-
-    async def knows_latest(self, keys: Collection[Key]) -> bool: ...
-
-
-class DefinitionsContext(Engine, Committing, MeshPeers, Reporting, Protocol):
-    def durable_on(self, peer: str) -> Vector:
-        """What `peer` has last reported to be durable there."""
-
-    def report_durable(self) -> None:
-        """Let peers learn soon what is durable here."""
-
-    @property
-    def definition_sync(self) -> Levelling: ...
-
-
 class LiveDefinitions:
-    """`table` is live. A part of the node that follows a kind adds it to `kinds`."""
+    """`table` is live. A part of the node that follows a kind adds it to `kinds`.
 
-    def __init__(self, context: DefinitionsContext, table: DefinitionTable, pending: Changes) -> None:
-        self._context = context
+    `knows_latest`: whether no member has later definitions of these keys (`DefinitionSync`).
+    """
+
+    def __init__(
+        self,
+        engine: EngineParts,
+        mesh: Mesh,
+        membership: Membership,
+        node: NodeBasics,
+        table: DefinitionTable,
+        pending: Changes,
+        knows_latest: Callable[[Collection[Key]], Awaitable[bool]],
+    ) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._membership = membership
+        self._node = node
+        self._knows_latest = knows_latest
+        self._broker = engine.broker
         self.table = table
         self._pending: dict[Key, Definition] = {}
         self._notes_of: Mapping[Key, Changes] = {}
@@ -109,8 +112,7 @@ class LiveDefinitions:
     @property
     def is_durable(self) -> bool:
         """Whether all that this node has changed is durable here: a peer must not hear of it before."""
-        context = self._context
-        return context.durable_vector().get(context.origin, 0) >= self._written
+        return self._engine.path.durable_vector().get(self._broker.origin, 0) >= self._written
 
     async def change(
         self,
@@ -130,17 +132,17 @@ class LiveDefinitions:
         later one of the two. `deletes_unknown`: to delete what this node does not know is no error. `notes` are written
         in the same batch, unchecked. `marked`: only these kinds have been changed by an operator.
         """
-        context = self._context
+        engine = self._engine
         try:
             unchanged = self._unchanged(self.check(changes, deletes_unknown=True))
         except Refused:
             unchanged = set()  # It may be allowed when it is decided; else it is refused there.
-        is_current = bool(unchanged) and await context.definition_sync.knows_latest(unchanged)
-        await context.slot(asks=True)
+        is_current = bool(unchanged) and await self._knows_latest(unchanged)
+        await engine.path.slot(asks=True)
         if guard is not None:
             guard()
         checked = self.check(changes, deletes_unknown=deletes_unknown)
-        out = Outcome(now_us=context.environment.now_us())
+        out = Outcome(now_us=engine.environment.now_us())
         if marked is None:
             # While entries of the node file are expected, a mark would say that these do not count.
             expected = {key.kind for key in self._pending}
@@ -166,10 +168,10 @@ class LiveDefinitions:
         for key in list(checked)[:1]:
             more = f" and {len(checked) - 1} more" if len(checked) > 1 else ""
             log.info("= user %s changes %s %r%s: %d changes", user or "-", *key, more, changed)
-        last = context.broker.next_sequence - 1
-        context.submit(out)
-        await context.flushed()
-        context.report_durable()
+        last = self._broker.next_sequence - 1
+        engine.path.submit(out)
+        await engine.path.flushed()
+        self._mesh.report_durable()
         return ChangeReport(changed, await self._reaches_majority(last) if quorum else None)
 
     def check(self, changes: Changes, *, deletes_unknown: bool = False) -> dict[Key, Value | None]:
@@ -276,26 +278,24 @@ class LiveDefinitions:
             facts = dict(zip(("kind", "name", "kept_from", "lost_from"), names, strict=True))
             text = "! %s %r: of two changes at once, that of %s counts, and that of %s does not"
             log.warning(text, *names, extra=about("definition-conflict", **facts))
-            self._context.system.note("definition-conflict", **facts)
+            self._node.system.note("definition-conflict", **facts)
         return merged.is_news
 
     def record_again(self, changes: Collection[Definition]) -> None:
         """Write records of changes whose own records are no longer to be had."""
-        context = self._context
-        out = Outcome(now_us=context.environment.now_us())
+        out = Outcome(now_us=self._engine.environment.now_us())
         for change in changes:
-            context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
-        context.submit(out)
+            self._broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
+        self._engine.path.submit(out)
 
     def delete_again(self, changes: Collection[Definition]) -> None:
         """Write tombstones of changes that the mesh has deleted, with versions that no later change is earlier than."""
-        context = self._context
-        out = Outcome(now_us=context.environment.now_us())
+        out = Outcome(now_us=self._engine.environment.now_us())
         for change in changes:
             time_us, counter, *_ = change.version
-            after = Version(time_us, min(counter + 1, NUMBER_MAX), context.origin, context.broker.next_sequence)
+            after = Version(time_us, min(counter + 1, NUMBER_MAX), self._broker.origin, self._broker.next_sequence)
             self._record(Definition(change.key, after, None, change.version), out)
-        context.submit(out)
+        self._engine.path.submit(out)
 
     def decided(self) -> None:
         """Whatever was decided: definitions may have changed."""
@@ -326,7 +326,7 @@ class LiveDefinitions:
 
     def _write(self, key: Key, text: str | None, out: Outcome) -> None:
         known = self.table.by_key.get(key)
-        version = self.table.next_version(out.now_us, self._context.origin, self._context.broker.next_sequence)
+        version = self.table.next_version(out.now_us, self._broker.origin, self._broker.next_sequence)
         self._record(Definition(key, version, text, None if known is None else known.version), out)
 
     def _note_author(self, key: Key, user: str | None, out: Outcome) -> None:
@@ -337,21 +337,24 @@ class LiveDefinitions:
             self._write(author, None, out)
 
     def _record(self, change: Definition, out: Outcome) -> None:
-        self._written = self._context.broker.next_sequence
-        self._context.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
+        self._written = self._broker.next_sequence
+        self._broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
         self.table.merge(change)
         self.news[change.key] = None
 
     async def spread(self) -> None:
         """Return when all linked peers have what this node has changed so far, after SPREAD_SECONDS at most."""
-        sequence = self._context.broker.next_sequence - 1
+        sequence = self._broker.next_sequence - 1
         with trio.move_on_after(SPREAD_SECONDS):
             while not self._is_on_linked(sequence):
                 await self._until_copies_change()
 
     def _is_on_linked(self, sequence: int) -> bool:
-        context = self._context
-        return all(context.durable_on(peer).get(context.origin, 0) >= sequence for peer in context.linked_peers())
+        return all(self._has_durably(peer, sequence) for peer in self._mesh.followers())
+
+    def _has_durably(self, peer: str, sequence: int) -> bool:
+        """Whether `peer` has reported so much of this incarnation to be durable there."""
+        return self._engine.checkpoints.members.get(peer, {}).get(self._broker.origin, 0) >= sequence
 
     async def _reaches_majority(self, sequence: int) -> bool:
         with trio.move_on_after(QUORUM_SECONDS):
@@ -366,14 +369,10 @@ class LiveDefinitions:
         await self._copies_changed.wait()
 
     def _is_on_majority(self, sequence: int) -> bool:
-        context = self._context
-        membership, origin = context.membership, context.origin
-        holders = {
-            peer
-            for peer in context.peer_names
-            if membership.counts(peer) and context.durable_on(peer).get(origin, 0) >= sequence
-        }
-        return membership.is_majority({origin.node, *holders})
+        membership = self._membership
+        counting = filter(membership.counts, membership.peers)
+        holders = {peer for peer in counting if self._has_durably(peer, sequence)}
+        return membership.is_majority({membership.node, *holders})
 
 
 def _author_key(key: Key) -> Key:

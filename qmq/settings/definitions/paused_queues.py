@@ -10,11 +10,12 @@ about its queue replaces it.
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from qmq.broker.consumers.outcome import Outcome
 from qmq.definitions.definition import Key
-from qmq.engine.runtime.contexts import Committing, Engine, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import Refused
 from qmq.settings.definitions.kinds import SimpleKind, Value
 from qmq.settings.definitions.live import LiveDefinitions
@@ -38,22 +39,20 @@ BOTH: Final = "pause"
 KINDS: Final = (*(f"pause-{part}" for part in Pause._fields), BOTH)
 
 
-class PauseContext(Engine, Committing, Tasks, Protocol):
-    definitions: LiveDefinitions
-
-
 class PausedQueues:
     """The pauses of all queues; adds its kind to the definitions."""
 
-    def __init__(self, context: PauseContext) -> None:
-        self._context = context
+    def __init__(self, engine: EngineParts, node: NodeBasics, definitions: LiveDefinitions) -> None:
+        self._engine = engine
+        self._node = node
+        self._definitions = definitions
         for kind in KINDS:
             check = partial(checked_pause, kind)
-            context.definitions.kinds[kind] = SimpleKind(check, self._changed, names_destinations=True)
+            definitions.kinds[kind] = SimpleKind(check, self._changed, names_destinations=True)
 
     def of(self, queue: str) -> Pause:
         """What is paused of this queue."""
-        value = self._context.definitions.value
+        value = self._definitions.value
         both = value(Key(BOTH, queue)) or {}
         parts = Pause._fields
         return Pause(*[value(Key(f"pause-{part}", queue)) is not None or both.get(part) is True for part in parts])
@@ -63,13 +62,13 @@ class PausedQueues:
         return ",".join([part for part, is_paused in self.of(queue)._asdict().items() if is_paused])
 
     def names(self) -> set[str]:
-        return {found.key.name for kind in KINDS for found in self._context.definitions.of_kind(kind)}
+        return {found.key.name for kind in KINDS for found in self._definitions.of_kind(kind)}
 
     async def set(self, queue: str, parts: Mapping[str, bool], user: str | None) -> dict[str, Any]:
         """Pause or resume these parts of `queue` on all nodes; durable here on return. What is paused then, and whether
         that has `changed`, 0 or 1. Raises Refused.
         """
-        definitions, both = self._context.definitions, Key(BOTH, queue)
+        definitions, both = self._definitions, Key(BOTH, queue)
         changes: dict[Key, Value | None] = {}
 
         def decide() -> None:
@@ -86,21 +85,21 @@ class PausedQueues:
         return {**self.of(queue)._asdict(), "changed": min(1, report.changed)}
 
     def _changed(self, names: Collection[str]) -> None:
-        queues = self._context.broker.queues
+        queues = self._engine.broker.queues
         queues.rules_changed([queue for name in names if (queue := queues.by_name.get(name)) is not None])
-        self._context.spawn(partial(self._dispatch, list(names)))
+        self._node.spawn(partial(self._dispatch, list(names)))
 
     async def _dispatch(self, names: list[str]) -> None:
         """What waits in queues that are resumed is delivered."""
-        context = self._context
-        queues = context.broker.queues
+        engine = self._engine
+        queues = engine.broker.queues
         for start in range(0, len(names), QUEUES_AT_ONCE):
-            await context.commit_slot()
-            out = Outcome(now_us=context.environment.now_us())
+            await engine.path.commit_slot()
+            out = Outcome(now_us=engine.environment.now_us())
             for name in names[start : start + QUEUES_AT_ONCE]:
                 if (queue := queues.by_name.get(name)) is not None:
                     queues.dispatch(queue, out)
-            context.submit(out)
+            engine.path.submit(out)
 
 
 def checked_pause(kind: str, name: str, value: Value) -> Value:

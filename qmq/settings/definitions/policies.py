@@ -1,14 +1,15 @@
 """The kind `policy`: policies of destinations, by pattern. `settings.destinations` has those that count."""
 
-from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from qmq.config import DestinationPolicy, NodeSettings
 from qmq.config.definition_values import check_policies, join_policies, policy_values, read_policy
 from qmq.definitions.definition import Definition
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.engine.runtime.contexts import Engine, MeshPeers, Reporting
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import ConfigError, Refused
+from qmq.model.members import Membership
 from qmq.settings.definitions.live import LiveDefinitions, Value
 
 KIND: Final = "policy"
@@ -17,29 +18,32 @@ UNFIT: Final = "policies-unfit"
 """Code of the condition."""
 
 
-class PolicyContext(Engine, MeshPeers, Reporting, Protocol):
-    definitions: LiveDefinitions
-
-    def policies_changed(self) -> None:
-        """Let `settings.destinations` apply from now on, and existing queues follow."""
-
-
 class PolicyKind:
-    """See `DefinitionKind`."""
+    """See `DefinitionKind`. `apply` lets settings with other policies apply from now on, and queues follow."""
 
     names_destinations = True
 
-    def __init__(self, context: PolicyContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        membership: Membership,
+        node: NodeBasics,
+        definitions: LiveDefinitions,
+        apply: Callable[[NodeSettings], None],
+    ) -> None:
+        self._membership = membership
+        self._node = node
+        self._definitions = definitions
+        self._apply = apply
         # Name → the text of a definition and the policy that it is: parsed once.
         self._parsed: dict[str, tuple[str, DestinationPolicy]] = {}
-        self._unfit = ConditionGroup(context, UNFIT)
+        self._unfit = ConditionGroup(node, UNFIT)
         self._unreadable: list[str] = []
+        definitions.kinds[KIND] = self
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         try:
             new = {name: read_policy(name, value) for name, value in changes.items() if value is not None}
-            most = len(self._context.peer_names)
+            most = len(self._membership.peers)
             for policy in new.values():
                 if policy.receipt is not None and policy.receipt.startswith("replicas="):
                     if int(policy.receipt.partition("=")[2]) > most:
@@ -51,15 +55,13 @@ class PolicyKind:
                         )
             before = {policy.pattern: policy for policy in self._chosen()}
             kept = [policy for name, policy in before.items() if name not in changes]
-            check_policies(self._context.settings, [*kept, *new.values()])
+            check_policies(self._node.settings, [*kept, *new.values()])
         except ConfigError as error:
             raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
         return {name: None if name not in new else policy_values(new[name]) for name in changes}
 
     def changed(self, names: Collection[str]) -> None:
-        context = self._context
-        context.settings = self.join(context.settings)
-        context.policies_changed()
+        self._apply(self.join(self._node.settings))
 
     def join(self, settings: NodeSettings) -> NodeSettings:
         """`settings` with the policies that count."""
@@ -73,7 +75,7 @@ class PolicyKind:
         """The policies, in the order of their changes."""
         chosen: list[DestinationPolicy] = []
         self._unreadable = []
-        for one in sorted(self._context.definitions.of_kind(KIND), key=lambda one: one.version):
+        for one in sorted(self._definitions.of_kind(KIND), key=lambda one: one.version):
             try:
                 chosen.append(self._policy(one))
             except ConfigError:

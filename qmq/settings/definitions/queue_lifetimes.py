@@ -14,18 +14,21 @@ in case that node was killed.
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, ClassVar, Final, Protocol
+from typing import Annotated, ClassVar, Final
 
 import trio
 from msgspec import Meta, Struct
 
+from qmq.broker.broker import Broker
 from qmq.config.destinations.declared import QueueLifetime
-from qmq.engine.runtime.contexts import Engine, MeshPeers, Reporting, Tasks
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.engine.runtime.log_events import about
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import AdminQuery, Text
 from qmq.mesh.peers.rpc import PeerRpc
+from qmq.model.members import Membership
+from qmq.replication.mesh import Mesh
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 
 OTHERS_SECONDS: Final = 5.0
@@ -68,12 +71,6 @@ class UseCall(AdminQuery[UseReply], frozen=True):
             raise ValueError("a queue of the request is missing")
 
 
-class LifetimeContext(Engine, MeshPeers, Reporting, Tasks, Protocol):
-    beats: Heartbeats
-    declared_queues: DeclaredQueues
-    peer_rpc: PeerRpc
-
-
 class LifetimeState:
     """What this node has seen of one queue. Times are trio's."""
 
@@ -102,8 +99,23 @@ class LifetimeState:
 class QueueLifetimes:
     """One timer per queue in the task of the heartbeats; without such queues there is none."""
 
-    def __init__(self, context: LifetimeContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        broker: Broker,
+        mesh: Mesh,
+        membership: Membership,
+        rpc: PeerRpc,
+        beats: Heartbeats,
+        node: NodeBasics,
+        declared: DeclaredQueues,
+    ) -> None:
+        self._broker = broker
+        self._mesh = mesh
+        self._membership = membership
+        self._rpc = rpc
+        self._beats = beats
+        self._node = node
+        self._declared = declared
         self.states: dict[str, LifetimeState] = {}
         """Declared queues that end by themselves."""
         self._due: dict[str, None] = {}
@@ -113,11 +125,11 @@ class QueueLifetimes:
     def changed(self, queues: Iterable[str]) -> None:
         """The declarations of these have changed, or are known since the start."""
         for name in queues:
-            until = self._context.declared_queues.lifetime(name)
+            until = self._declared.lifetime(name)
             state = self.states.get(name)
             if until is None or not (until.auto_delete or until.expires_seconds):
                 if state is not None:
-                    self._context.beats.forget(state.watch)
+                    self._beats.forget(state.watch)
                     del self.states[name]
                 continue
             if state is None:
@@ -128,12 +140,12 @@ class QueueLifetimes:
 
     def decided(self) -> None:
         """Whatever was decided: consumers may have come or left."""
-        if self._context.broker.queues.consumers_changed:
+        if self._broker.queues.consumers_changed:
             self.consumers_changed()
 
     def consumers_changed(self) -> None:
         """Consumers of queues that end by themselves have come or left, here or on a peer."""
-        queues = self._context.broker.queues
+        queues = self._broker.queues
         names, queues.consumers_changed = queues.consumers_changed, {}
         for name in names:
             state = self.states.get(name)
@@ -171,7 +183,7 @@ class QueueLifetimes:
     def _use(self, name: str) -> "Use":
         """What this node says of a queue. One that it does not know as declared counts as used just now."""
         state = self.states.get(name)
-        queue = self._context.broker.queues.by_name.get(name)
+        queue = self._broker.queues.by_name.get(name)
         is_consumed = queue is not None and bool(queue.subscriptions)
         if state is None:
             return Use(is_consumed, 0.0)
@@ -180,7 +192,7 @@ class QueueLifetimes:
         return Use(is_consumed or now < state.sure_until, now - state.used_at, state.is_kept)
 
     def _look(self, name: str, state: LifetimeState) -> None:
-        queue = self._context.broker.queues.by_name.get(name)
+        queue = self._broker.queues.by_name.get(name)
         is_local = queue is not None and bool(queue.subscriptions)
         is_consumed = is_local or (queue is not None and bool(queue.borrowers))
         if is_consumed:
@@ -193,9 +205,9 @@ class QueueLifetimes:
 
     def watch(self, name: str, state: LifetimeState, due: float | None) -> None:
         """Look at the queue at this time, and no other; None: not before something changes."""
-        self._context.beats.forget(state.watch)
+        self._beats.forget(state.watch)
         if due is not None:
-            state.watch = self._context.beats.watch(due, partial(self._check, name, state))
+            state.watch = self._beats.watch(due, partial(self._check, name, state))
 
     def _check(self, name: str, state: LifetimeState, now: float) -> float | None:
         """The timer: when to look again; None for never, or because the other nodes are asked now."""
@@ -205,11 +217,11 @@ class QueueLifetimes:
         self._due[name] = None
         if not self.is_running:
             self.is_running = True
-            self._context.spawn(self._run)
+            self._node.spawn(self._run)
         return None
 
     async def _run(self) -> None:
-        while self._due and not self._context.is_stopping:
+        while self._due and not self._node.is_stopping:
             names = list(self._due)[:QUEUES_AT_ONCE]
             for name in names:
                 del self._due[name]
@@ -222,9 +234,8 @@ class QueueLifetimes:
 
     async def _end(self, names: list[str]) -> dict[str, float]:
         """Delete those of `names` that are unused on all nodes; when to look again at the others."""
-        context = self._context
         now = trio.current_time()
-        replies, missing = await context.peer_rpc.ask(UseCall(names))
+        replies, missing = await self._rpc.ask(UseCall(names))
         if not self._may_decide(set(replies), set(missing), now):
             return dict.fromkeys(names, now + RETRY_SECONDS)
         again: dict[str, float] = {}
@@ -250,30 +261,27 @@ class QueueLifetimes:
 
     def _may_decide(self, asked: set[str], missing: set[str], now: float) -> bool:
         """Whether every node has answered, or has been silent for so long that its consumers count as gone."""
-        context = self._context
-        linked = set(context.linked_peers())
+        linked = set(self._mesh.followers())
         self._silent_since = {
             peer: since for peer, since in self._silent_since.items() if peer in missing and peer not in linked
         }
         for peer in missing - linked:
             self._silent_since.setdefault(peer, now)
-        patience = context.settings.mesh.redeliver_after_seconds
+        patience = self._node.settings.mesh.redeliver_after_seconds
         is_silent = all(now - self._silent_since.get(peer, now) >= patience for peer in missing)
-        return not missing or (is_silent and context.membership.is_majority({context.origin.node, *asked}))
+        return not missing or (is_silent and self._membership.is_majority({self._membership.node, *asked}))
 
     async def _delete(self, name: str, state: LifetimeState, why: str) -> bool:
-        context = self._context
-
         def guard() -> None:
             due = state.due()
             if self.states.get(name) is not state or due is None or due > trio.current_time():
                 raise Refused("has-consumers", f"{name} is used again.")
 
         try:
-            await context.declared_queues.delete(name, None, guard=guard)
+            await self._declared.delete(name, None, guard=guard)
         except Refused as refused:
             log.info("= %s is not deleted: %s", name, refused)
             return False
         log.info("= %s is deleted: %s", name, why, extra=about("queue-deleted", destination=name, reason=why))
-        context.system.note("queue-deleted", destination=name, reason=why)
+        self._node.system.note("queue-deleted", destination=name, reason=why)
         return True

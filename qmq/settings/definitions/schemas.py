@@ -9,15 +9,15 @@ sides of a network partition, can still lead to that. SENDs to such destinations
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 from qmq.config import DestinationPolicy
 from qmq.config.destinations.policy import MESSAGE_SCHEMA, SCHEMA_NAME_RULE, is_schema_name
 from qmq.definitions.definition import Key
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.engine.runtime.contexts import Engine, Reporting
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import Refused
 from qmq.gateways.rules import BodyCheck, Rules
 from qmq.settings.definitions.declared_queues import KIND as QUEUE
@@ -37,42 +37,43 @@ IN_USE: Final = "schema-in-use"
 SCHEMAS_MAX: Final = 1000
 
 
-class SchemaContext(Engine, Reporting, Protocol):
-    definitions: LiveDefinitions
-    rules: Rules
-
-    declared_queues: DeclaredQueues
-
-    def policy_of(self, destination: str) -> DestinationPolicy:
-        """The policy that applies, declarations included."""
-
-
 class SchemaDefinitions:
-    """Schemas of the mesh; adds their kind to the definitions."""
+    """Schemas of the mesh; adds their kind to the definitions. `policy_of`: what applies, declarations included."""
 
-    def __init__(self, context: SchemaContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        node: NodeBasics,
+        definitions: LiveDefinitions,
+        declared: DeclaredQueues,
+        policy_of: Callable[[str], DestinationPolicy],
+        rules: Rules,
+    ) -> None:
+        self._node = node
+        self._definitions = definitions
+        self._declared_queues = declared
+        self._policy_of = policy_of
+        self._rules = rules
         # None: this version cannot read it.
         self._schemas: dict[str, AvroSchema | None] = {}
         # Declared queue → the schema that its declaration names.
         self._declared: dict[str, str] = {}
         # Schema → how many of those name it. A client may declare many queues one by one.
         self._count: Counter[str] = Counter()
-        self._missing = ConditionGroup(context, MISSING)
-        context.definitions.kinds[SCHEMA] = SimpleKind(checked_schema, self._changed)
-        context.definitions.fits.append(self._check_fit)
-        self._read(context.definitions.values(SCHEMA))
+        self._missing = ConditionGroup(node, MISSING)
+        definitions.kinds[SCHEMA] = SimpleKind(checked_schema, self._changed)
+        definitions.fits.append(self._check_fit)
+        self._read(definitions.values(SCHEMA))
 
     def value_of(self, name: str) -> Value:
         """The schema as it was defined. Raises Refused if there is none."""
-        value = self._context.definitions.value(Key(SCHEMA, name))
+        value = self._definitions.value(Key(SCHEMA, name))
         if value is None:
             raise Refused("unknown-schema", f"There is no schema {name}.")
         return value
 
     def declarations_changed(self, queues: Iterable[str]) -> None:
         """The declarations of these queues have changed, or are known since the start."""
-        declared = self._context.declared_queues
+        declared = self._declared_queues
         before = set(self._count)
         for queue in queues:
             # Most declarations name none, and need not be parsed.
@@ -89,17 +90,17 @@ class SchemaDefinitions:
 
     def follow(self) -> None:
         """Policies, declarations or schemas have changed. The caller raises the generation of the rules."""
-        named = {*self._count, *(name for _, name in self._policies())}
-        self._context.rules.body_check = self._check_of if named else None
+        named = {*self._count, *(name for _, name in self._named())}
+        self._rules.check_bodies(self._check_of if named else None)
         missing = [name for name in named if self._schemas.get(name) is None]
         self._missing.show([f"SENDs are refused: {_missing_text(name)}" for name in missing])
 
     # Inside
 
     def _changed(self, names: Collection[str]) -> None:
-        definitions = self._context.definitions
+        definitions = self._definitions
         self._read({name: definitions.value(Key(SCHEMA, name)) for name in names})
-        self._context.rules.generation += 1
+        self._rules.replan()
         self.follow()
 
     def _read(self, values: Mapping[str, Value | None]) -> None:
@@ -114,7 +115,7 @@ class SchemaDefinitions:
 
     def _check_of(self, destination: str) -> BodyCheck | None:
         """What bodies of SENDs to the destination are checked with. Raises Refused if its schema is missing."""
-        name = self._context.policy_of(destination).schema
+        name = self._policy_of(destination).schema
         if name is None:
             return None
         schema = self._schemas.get(name)
@@ -131,7 +132,7 @@ class SchemaDefinitions:
 
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse changes after which something would name no schema."""
-        is_expected = self._context.definitions.is_expected
+        is_expected = self._definitions.is_expected
         here = {key.name for key, value in changes.items() if key.kind == SCHEMA and value is not None}
         deleted = {key.name for key, value in changes.items() if key.kind == SCHEMA and value is None}
         for key, value in changes.items():
@@ -143,12 +144,12 @@ class SchemaDefinitions:
         if len({*self._schemas, *here} - deleted) > max(SCHEMAS_MAX, len(self._schemas)):
             raise Refused("too-many-definitions", f"There are {SCHEMAS_MAX} schemas at most.")
         declared = ((Key(QUEUE, queue), name) for queue, name in self._declared.items())
-        for user, name in chain(self._policies(), declared) if deleted else ():
+        for user, name in chain(self._named(), declared) if deleted else ():
             if name in deleted and user not in changes:
                 raise Refused(IN_USE, f"{SCHEMA} {name} is named by {user}: change that first, or with it")
 
-    def _policies(self) -> Iterable[tuple[Key, str]]:
-        for policy in self._context.settings.destinations.policies:
+    def _named(self) -> Iterable[tuple[Key, str]]:
+        for policy in self._node.settings.destinations.policies:
             if policy.schema is not None:
                 yield Key(POLICY, policy.pattern), policy.schema
 

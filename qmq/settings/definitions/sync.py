@@ -16,9 +16,9 @@ Before a node confirms a change that would change nothing, it asks all members w
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 import trio
@@ -26,11 +26,14 @@ from msgspec import Meta, Struct
 
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import is_covered
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.engine.runtime.contexts import Committing, MeshPeers, Reporting, Tasks
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.mesh.peers.calls import Count, PeerCall, Text
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Vector, covers, merge, parse_origin
+from qmq.model.members import Membership
+from qmq.replication.mesh import Mesh
 from qmq.settings.definitions.live import LiveDefinitions
 from qmq.storage.disk.sqlite import vector_to_json
 from qmq.storage.format.definition_record import definition_of, version_fields, version_of
@@ -118,21 +121,29 @@ class DefinitionsCall(PeerCall[DefinitionPage], frozen=True, omit_defaults=True)
         return DefinitionPage([definition_of(*row) for row in page.rows], page.next, page.is_same, stable)
 
 
-class SyncContext(Committing, MeshPeers, Reporting, Tasks, Protocol):
-    definitions: LiveDefinitions
-    peer_rpc: PeerRpc
-
-    @property
-    def is_catching_up(self) -> bool: ...
-
-    def late_peers(self) -> Mapping[str, Vector]:
-        """The linked peers that have reported more than this node has, and what of it is missing here."""
-
-
 class DefinitionSync:
-    def __init__(self, context: SyncContext) -> None:
-        self._context = context
-        self._late = ConditionGroup(context, BEHIND)
+    """Levels the definitions of one node. `late_peers`: the linked peers that have reported more than this node has,
+    and what of it is missing here.
+    """
+
+    def __init__(
+        self,
+        engine: EngineParts,
+        mesh: Mesh,
+        membership: Membership,
+        rpc: PeerRpc,
+        node: NodeBasics,
+        definitions: LiveDefinitions,
+        late_peers: Callable[[], Mapping[str, Vector]],
+    ) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._membership = membership
+        self._rpc = rpc
+        self._node = node
+        self._definitions = definitions
+        self._late_peers = late_peers
+        self._late = ConditionGroup(node, BEHIND)
         self._is_watching = False
         self._answered: set[str] = set()
         """Peers whose definitions this node has had since its start."""
@@ -149,13 +160,13 @@ class DefinitionSync:
             while not self._has_majority():
                 self._changed = trio.Event()
                 # In one order in every process: a set has none.
-                for peer in sorted(self._context.linked_peers()):
+                for peer in sorted(self._mesh.followers()):
                     if peer not in self._answered:
-                        self._context.spawn(partial(self._pull, peer))
+                        self._node.spawn(partial(self._pull, peer))
                 await self._changed.wait()
         if not self._has_majority():
             self.is_behind = True
-            self._context.raise_condition(BEHIND, BEHIND_TEXT)
+            self._node.raise_condition(BEHIND, BEHIND_TEXT)
 
     async def until_known(self) -> None:
         """Return when this node is behind no more."""
@@ -169,15 +180,14 @@ class DefinitionSync:
         """
         with trio.move_on_after(START_SECONDS):
             async with trio.open_nursery() as nursery:
-                for peer in sorted(self._context.linked_peers()):
+                for peer in sorted(self._mesh.followers()):
                     nursery.start_soon(self._pull, peer)
 
     async def knows_latest(self, keys: Collection[Key]) -> bool:
         """Whether no member has a later version of one of these than this node has now; False if one did not say so in
         START_SECONDS. The definitions of a member that has one are merged.
         """
-        context = self._context
-        table = context.definitions.table
+        table, members = self._definitions.table, self._membership
         found = [(key, table.by_key.get(key)) for key in sorted(keys)]
         versions = [(*key, None if known is None else version_fields(known.version)) for key, known in found]
         current: set[str] = set()
@@ -186,7 +196,7 @@ class DefinitionSync:
             reply = None
             if len(versions) <= KEYS_MAX:
                 call = DefinitionsCall(f"{table.digest:016x}", ("", ""), versions)
-                reply = await context.peer_rpc.ask_one(peer, call)
+                reply = await self._rpc.ask_one(peer, call)
                 if reply is None:
                     return
             if reply is None or reply.later is not False:
@@ -197,9 +207,9 @@ class DefinitionSync:
 
         with trio.move_on_after(START_SECONDS):
             async with trio.open_nursery() as nursery:
-                for peer in sorted(context.peer_names):
+                for peer in sorted(members.peers):
                     nursery.start_soon(ask, peer)
-        return current >= set(context.peer_names)
+        return current >= set(members.peers)
 
     def links_changed(self) -> None:
         self._changed.set()
@@ -207,43 +217,41 @@ class DefinitionSync:
 
     def peer_reported(self) -> None:
         """A peer may have reported more than this node has."""
-        if not self._is_watching and self._context.late_peers():
+        if not self._is_watching and self._late_peers():
             self._is_watching = True
-            self._context.spawn(self._watch)
+            self._node.spawn(self._watch)
 
     async def _watch(self) -> None:
         """While records of a peer are late, ask it for its definitions."""
-        context = self._context
-        reported = context.late_peers()
+        reported = self._late_peers()
         pause = LEVEL_SECONDS
         while reported:
             await trio.sleep(pause)
             silent: list[str] = []
             began = trio.current_time()
-            for peer in sorted(context.late_peers().keys() & reported.keys()):
+            for peer in sorted(self._late_peers().keys() & reported.keys()):
                 # What it has reported meanwhile is not late yet.
-                is_late = not covers(context.received_vector(), reported[peer])
+                is_late = not covers(self._engine.path.received_vector(), reported[peer])
                 if is_late and await self._pull(peer) is None:
                     silent.append(peer)
             pause = max(LEVEL_SECONDS, LEVEL_SHARE * (trio.current_time() - began))
-            reported = context.late_peers()
+            reported = self._late_peers()
             self._late.show([LATE_TEXT.format(peer) for peer in silent if peer in reported])
         self._is_watching = False
 
     def link_caught_up(self, peer: str) -> None:
         """This node has everything that `peer` had when the link began."""
-        self._context.spawn(partial(self._level, peer))
+        self._node.spawn(partial(self._level, peer))
 
     async def _level(self, peer: str) -> None:
-        context = self._context
         deleted = await self._pull(peer)
         if deleted is None:
             return
-        live = context.definitions
-        if not (live.unrecorded or deleted) or context.is_catching_up:
+        live = self._definitions
+        if not (live.unrecorded or deleted) or (self._membership.peers and self._mesh.is_catching_up):
             return
-        await context.commit_slot()
-        received = context.received_vector()
+        await self._engine.path.commit_slot()
+        received = self._engine.path.received_vector()
         lost: list[Definition] = []
         for key, version in list(live.unrecorded.items()):
             change = live.table.by_key.get(key)
@@ -266,12 +274,11 @@ class DefinitionSync:
 
         Returns the definitions of this node that are deleted, as the peer knows; None if it did not answer.
         """
-        context = self._context
-        live = context.definitions
+        live = self._definitions
         after: tuple[str, str] | None = ("", "")
         pages: list[DefinitionPage] = []
         while after is not None:
-            page = await context.peer_rpc.ask_one(peer, DefinitionsCall(f"{live.table.digest:016x}", after))
+            page = await self._rpc.ask_one(peer, DefinitionsCall(f"{live.table.digest:016x}", after))
             if page is None:
                 return None
             pages.append(page)
@@ -297,21 +304,21 @@ class DefinitionSync:
         if self.is_behind and self._has_majority():
             self.is_behind = False
             self._known.set()
-            context.clear_condition(BEHIND, BEHIND_TEXT)
+            self._node.clear_condition(BEHIND, BEHIND_TEXT)
         return deleted
 
     def _has_majority(self) -> bool:
-        membership = self._context.membership
+        membership = self._membership
         return membership.is_majority({membership.node, *self._answered})
 
     # The side that answers
 
     async def answer(self, call: DefinitionsCall) -> DefinitionPage:
         """The next page of the definitions of this node, or whether it has later versions of some."""
-        live = self._context.definitions
+        live = self._definitions
         table = live.table
         while not live.is_durable:
-            await self._context.flushed()
+            await self._engine.path.flushed()
         is_same = int(call.digest, 16) == table.digest
         if call.versions:
             is_later = any(table.has_later(key, known) for key, known in call.known().items())

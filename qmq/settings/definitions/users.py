@@ -9,7 +9,7 @@ group that does not exist: they arrive in any order.
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from qmq.access.rights import AccessTable, Need, Rights
 from qmq.access.rules import Permission, Principal
@@ -26,7 +26,7 @@ from qmq.config.definition_values import (
     user_values,
 )
 from qmq.definitions.definition import Key
-from qmq.engine.runtime.contexts import Engine
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import ConfigError, Refused
 from qmq.settings.definitions.kinds import SimpleKind, Value, checked_by
 from qmq.settings.definitions.live import Changes, LiveDefinitions
@@ -50,27 +50,26 @@ have this name.
 log = logging.getLogger("qmq.definitions")
 
 
-class UserContext(Engine, Protocol):
-    definitions: LiveDefinitions
-
-    def users_changed(self) -> None:
-        """Let what `UserDefinitions` has count from now on."""
-
-
 class UserDefinitions:
     """Users and permissions of the mesh; adds their kinds to the definitions."""
 
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
-        kinds = context.definitions.kinds
+    def __init__(self, node: NodeBasics, definitions: LiveDefinitions) -> None:
+        self._node = node
+        self._definitions = definitions
+        self._followers: list[Callable[[], None]] = []
+        kinds = definitions.kinds
         kinds[USER] = SimpleKind(checked_by(read_user, user_values), self._changed)
         kinds[PERMISSION] = SimpleKind(checked_by(read_permission, permission_values), self._changed)
-        context.definitions.fits.append(self._check_fit)
-        context.definitions.kept.append(self._kept)
+        definitions.fits.append(self._check_fit)
+        definitions.kept.append(self._kept)
         self._follow()
 
+    def follow(self, *followers: Callable[[], None]) -> None:
+        """Call these, in this order, when users, groups or permissions have changed."""
+        self._followers += followers
+
     def _follow(self) -> None:
-        definitions = self._context.definitions
+        definitions = self._definitions
         self.users = definitions.read_all(USER, read_user) or ((NO_USER,) if definitions.has_changed(USER) else ())
         self.permissions = [row.permission for row in definitions.read_all(PERMISSION, read_permission)]
 
@@ -80,7 +79,7 @@ class UserDefinitions:
         """
         if not any(key.kind in (USER, PERMISSION) for key in changes):
             return
-        values = self._context.definitions.values
+        values = self._definitions.values
         present, users, permissions = values(USER), *self._after(changes)
         was_administered = not present or self._has_administrator(present, values(PERMISSION))
         if users and was_administered and not self._has_administrator(users, permissions):
@@ -111,7 +110,7 @@ class UserDefinitions:
 
     def losses(self, changes: Changes) -> Callable[[str, list[Need]], bool]:
         """Whether a user has all of these rights now, and not after `changes`."""
-        others = asks_others(self._context.settings.authentication)
+        others = asks_others(self._node.settings.authentication)
         states = [self._after({}), self._after(changes)]
         tables = [_table_of(_groups(users), permissions, has_others=others) for users, permissions in states]
         removed = states[0][0].keys() - states[1][0].keys()
@@ -130,18 +129,18 @@ class UserDefinitions:
 
         def after(kind: str) -> dict[str, Value]:
             changed = {key.name: value for key, value in changes.items() if key.kind == kind}
-            found: dict[str, Value | None] = {**self._context.definitions.values(kind), **changed}
+            found: dict[str, Value | None] = {**self._definitions.values(kind), **changed}
             return {name: value for name, value in found.items() if value is not None}
 
         return after(USER), after(PERMISSION)
 
     def _has_administrator(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> bool:
         """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
-        return asks_others(self._context.settings.authentication) or bool(self._administrators(users, permissions))
+        return asks_others(self._node.settings.authentication) or bool(self._administrators(users, permissions))
 
     def _administrators(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> set[str]:
         """Those of these users that can log in and change users."""
-        shows_certificates = any(one.certificate_user for one in self._context.settings.listeners)
+        shows_certificates = any(one.certificate_user for one in self._node.settings.listeners)
         able = {
             name: groups
             for name, groups in _groups(users).items()
@@ -152,7 +151,8 @@ class UserDefinitions:
 
     def _changed(self, names: Collection[str]) -> None:
         self._follow()
-        self._context.users_changed()
+        for follower in self._followers:
+            follower()
         if self.users == (NO_USER,):
             log.warning("! no users are left: only the Unix socket and listeners with anonymous = true serve clients")
 
@@ -177,32 +177,29 @@ def _read(permissions: Mapping[str, Value]) -> dict[str, Permission]:
     return rows
 
 
-class LimitContext(Engine, Protocol):
-    definitions: LiveDefinitions
-
-    @property
-    def groups_of(self) -> Callable[[Principal], Collection[str]]: ...
-
-    def user_limits_changed(self) -> None:
-        """Let what `LimitDefinitions` says count from now on."""
-
-
 class LimitDefinitions:
-    """Limits of users of the mesh; adds their kind to the definitions."""
+    """Limits of users of the mesh; adds their kind to the definitions. `groups_of`: the groups of a user here."""
 
-    def __init__(self, context: LimitContext) -> None:
-        self._context = context
-        context.definitions.kinds[LIMIT] = SimpleKind(checked_by(read_limit, limit_values), self._changed)
+    def __init__(self, definitions: LiveDefinitions, groups_of: Callable[[Principal], Collection[str]]) -> None:
+        self._definitions = definitions
+        self._groups_of = groups_of
+        self._followers: list[Callable[[], None]] = []
+        definitions.kinds[LIMIT] = SimpleKind(checked_by(read_limit, limit_values), self._changed)
         self._follow()
 
+    def follow(self, *followers: Callable[[], None]) -> None:
+        """Call these when limits have changed."""
+        self._followers += followers
+
     def _follow(self) -> None:
-        rows = self._context.definitions.read_all(LIMIT, read_limit)
+        rows = self._definitions.read_all(LIMIT, read_limit)
         self._table = LimitTable({name_limit(row): row.limits for row in rows})
 
     def of(self, principal: Principal) -> UserLimits:
         """What counts for this principal, with the groups that it has here."""
-        return self._table.of(principal.name, self._context.groups_of(principal))
+        return self._table.of(principal.name, self._groups_of(principal))
 
     def _changed(self, names: Collection[str]) -> None:
         self._follow()
-        self._context.user_limits_changed()
+        for follower in self._followers:
+            follower()

@@ -10,15 +10,17 @@ taken off. A user at its limit is counted again at most each COUNT_SECONDS_MIN, 
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from qmq.access.rules import Principal
-from qmq.access.user_limits import UserLimits
-from qmq.engine.runtime.contexts import Engine, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
+from qmq.engine.runtime.served_rows import served_rows
 from qmq.errors import Refused
 from qmq.settings.definitions.declared_queues import DeclaredQueues
+from qmq.settings.definitions.users import LimitDefinitions
 
 COUNT_SECONDS_MIN: Final = 1.0
 COUNT_SECONDS: Final = 10.0
@@ -28,19 +30,14 @@ QUEUES_AT_ONCE: Final = 500
 """Queues that the store counts in one call."""
 
 
-class HoldingsContext(Engine, Tasks, Protocol):
-    declared_queues: DeclaredQueues
-
-    def limits_of(self, principal: Principal) -> UserLimits: ...
-
-
 class UserHolding:
     """The queues that one user has declared. `bytes` is at least what they held at the last count, and what came."""
 
-    __slots__ = ("_context", "_counted_at", "_is_counting", "_since", "_user", "bytes", "bytes_max", "queues")
+    __slots__ = ("_counted_at", "_engine", "_is_counting", "_since", "_spawn", "_user", "bytes", "bytes_max", "queues")
 
-    def __init__(self, context: HoldingsContext, user: str) -> None:
-        self._context = context
+    def __init__(self, engine: EngineParts, spawn: Callable[[Callable[[], object]], None], user: str) -> None:
+        self._engine = engine
+        self._spawn = spawn
         self._user = user
         self._counted_at = float("-inf")
         self._is_counting = False
@@ -55,7 +52,7 @@ class UserHolding:
         age = trio.current_time() - self._counted_at
         if not self._is_counting and age >= (COUNT_SECONDS_MIN if is_full else COUNT_SECONDS):
             self._is_counting = True
-            self._context.spawn(self._count)
+            self._spawn(self._count)
         if is_full:
             message = f"The queues that {self._user} has declared hold their maximum of {self.bytes_max} bytes here."
             raise Refused("user-full", message)
@@ -63,15 +60,15 @@ class UserHolding:
         self._since += body_bytes
 
     async def _count(self) -> None:
-        context, names = self._context, list(self.queues)
+        engine, names = self._engine, list(self.queues)
         total = 0
         for start in range(0, len(names), QUEUES_AT_ONCE):
             part = names[start : start + QUEUES_AT_ONCE]
-            stored = await context.environment.run_blocking(context.served_rows().heads, part, 0)
+            stored = await engine.environment.run_blocking(served_rows(engine.broker, engine.store).heads, part, 0)
             for name in part:
                 head = stored.get(name)
                 messages, size = (0, 0) if head is None else (head.messages, head.body_bytes)
-                total += context.broker.queues.paging.depth(name, messages, size)[1]
+                total += engine.broker.queues.paging.depth(name, messages, size)[1]
             if start == 0:
                 # Of the queues that are counted by now, only what comes later is missing in the sum.
                 self._since = 0
@@ -83,15 +80,20 @@ class UserHolding:
 class Holdings:
     """Those of all users that have declared a queue."""
 
-    def __init__(self, context: HoldingsContext) -> None:
-        self._context = context
+    def __init__(
+        self, engine: EngineParts, node: NodeBasics, declared: DeclaredQueues, limits: LimitDefinitions
+    ) -> None:
+        self._engine = engine
+        self._node = node
+        self._declared = declared
+        self._limits = limits
         self._users: dict[str, UserHolding] = {}
         self._owners: dict[str, str] = {}
 
     def changed(self, queues: Iterable[str]) -> None:
         """The declarations of these have changed, or are known since the start."""
         for queue in queues:
-            owner = self._context.declared_queues.owner_of(queue)
+            owner = self._declared.owner_of(queue)
             before = self._owners.pop(queue, "")
             if before and before != owner:
                 holding = self._users[before]
@@ -102,7 +104,7 @@ class Holdings:
                 self._owners[queue] = owner
                 found = self._users.get(owner)
                 if found is None:
-                    found = self._users[owner] = UserHolding(self._context, owner)
+                    found = self._users[owner] = UserHolding(self._engine, self._node.spawn, owner)
                     self._limit(owner, found)
                 found.queues[queue] = None
 
@@ -119,7 +121,7 @@ class Holdings:
 
     def check_of(self, queue: str) -> Callable[[int], None] | None:
         """What is asked before a message comes into `queue`; None: the user that declared it has no limit."""
-        user = self._context.declared_queues.owner_of(queue)
+        user = self._declared.owner_of(queue)
         if not user:
             return None
         if self._owners.get(queue) != user:
@@ -129,7 +131,7 @@ class Holdings:
 
     def check_room(self, user: str) -> None:
         """Raises Refused when `user` may declare no more queues. Those count that this node knows of."""
-        most = self._context.limits_of(Principal(user)).queues_max
+        most = self._limits.of(Principal(user)).queues_max
         holding = self._users.get(user)
         if most and holding is not None and len(holding.queues) >= most:
             raise Refused("too-many-queues", f"The user {user} has declared its maximum of {most} queues.")
@@ -142,4 +144,4 @@ class Holdings:
             holding.check(body_bytes)
 
     def _limit(self, user: str, holding: UserHolding) -> None:
-        holding.bytes_max = self._context.limits_of(Principal(user)).held_bytes_max or 0
+        holding.bytes_max = self._limits.of(Principal(user)).held_bytes_max or 0

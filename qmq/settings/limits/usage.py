@@ -10,17 +10,17 @@ outlives its last session, and a client gains nothing by connecting again.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from qmq.access.rules import ANONYMOUS, Principal
-from qmq.access.user_limits import UserLimits
-from qmq.config import LimitSettings
-from qmq.engine.runtime.contexts import Engine
+from qmq.broker.broker import Broker
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import Refused
 from qmq.gateways.paused import Command
+from qmq.settings.definitions.users import LimitDefinitions
 from qmq.wire.stomp import Frame
 
 PORTIONS_PER_SECOND: Final = 10
@@ -52,13 +52,6 @@ class TokenBucket:
         """Take `amount`; returns from when on it may be used. At most `now` if it is within the rate."""
         self.paid_at = max(self.paid_at, now) + amount / self.rate
         return self.paid_at - BURST_SECONDS
-
-
-class UsageContext(Engine, Protocol):
-    beats: Heartbeats
-    limits: LimitSettings
-
-    def limits_of(self, principal: Principal) -> UserLimits: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -152,8 +145,11 @@ UNLIMITED_SESSION: Final = Allowance()
 class ClientUsages:
     """Those of one node."""
 
-    def __init__(self, context: UsageContext) -> None:
-        self._context = context
+    def __init__(self, broker: Broker, beats: Heartbeats, node: NodeBasics, limits: LimitDefinitions) -> None:
+        self._broker = broker
+        self._beats = beats
+        self._node = node
+        self._limits = limits
         self._usages: dict[Principal | str, ClientUsage] = {}
         """Of users, and of addresses."""
         self._sessions: dict[int, Allowance] = {}
@@ -190,7 +186,7 @@ class ClientUsages:
         allowance = self._sessions.pop(session, None)
         if allowance is None:
             return
-        self._context.broker.subscriptions.bounds.pop(session, None)
+        self._broker.subscriptions.bounds.pop(session, None)
         for usage in allowance.usages:
             del usage.sessions[session]
             if not usage.sessions:
@@ -235,26 +231,26 @@ class ClientUsages:
     def _limit(self, usage: ClientUsage) -> None:
         key = usage.key
         if isinstance(key, str):
-            limits = self._context.limits
+            limits = self._node.settings.limits
             usage.limit(
                 limits.subscriptions_per_address_max,
                 limits.messages_per_second_per_address_max,
                 limits.bytes_per_second_per_address_max,
             )
         else:
-            of_user = self._context.limits_of(key)
+            of_user = self._limits.of(key)
             usage.limit(of_user.subscriptions_max, of_user.messages_per_second_max, of_user.bytes_per_second_max)
 
     def _bound(self, session: int, allowance: Allowance) -> None:
         """Let the broker ask before it begins a subscription of this session, if there is a limit."""
-        bounds = self._context.broker.subscriptions.bounds
+        bounds = self._broker.subscriptions.bounds
         if any(usage.subscriptions_max for usage in allowance.usages):
             bounds[session] = partial(self._check_subscriptions, allowance)
         else:
             bounds.pop(session, None)
 
     def _check_subscriptions(self, allowance: Allowance) -> None:
-        sessions = self._context.broker.sessions
+        sessions = self._broker.sessions
         for usage in allowance.usages:
             most = usage.subscriptions_max
             if most and sum([sessions[one].subscribed for one in usage.sessions if one in sessions]) >= most:
@@ -279,7 +275,7 @@ class ClientUsages:
                 del self._usages[usage.key]
             return None
 
-        self._context.beats.watch(usage.paid_at, check)
+        self._beats.watch(usage.paid_at, check)
 
 
 def _subject(key: Principal | str) -> str:

@@ -7,18 +7,17 @@ has no effect on any node, and the condition `bindings-unfit` names it.
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from qmq.broker.routing.binding import Binding, Exchange, predefined_of, read_binding, read_exchange
 from qmq.broker.routing.table import RoutingTable
-from qmq.config import NodeSettings
 from qmq.config.destinations.policy import too_long
 from qmq.definitions.definition import Key
 from qmq.engine.runtime.condition_group import ConditionGroup
-from qmq.engine.runtime.contexts import Reporting
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import Refused
 from qmq.gateways.rules import Rules
-from qmq.model.routing_names import PREFIX, RESERVED, VHOST_DEFAULT, is_reserved, is_vhost_name, vhost_prefix
+from qmq.model.routing_names import RESERVED, VHOST_DEFAULT, is_reserved, is_vhost_name, vhost_prefix
 from qmq.settings.definitions.declared_queues import KIND as QUEUE
 from qmq.settings.definitions.kinds import SimpleKind, Value
 from qmq.settings.definitions.live import LiveDefinitions
@@ -42,22 +41,17 @@ NAMED_MAX: Final = 3
 T = TypeVar("T")
 
 
-class RoutingContext(Reporting, Protocol):
-    definitions: LiveDefinitions
-    rules: Rules
-    settings: NodeSettings
-
-
 class RoutingDefinitions:
-    """Exchanges and bindings of the mesh; adds their kinds to the definitions. `table` is live."""
+    """Exchanges and bindings of the mesh, in `table`; adds their kinds to the definitions."""
 
-    def __init__(self, context: RoutingContext) -> None:
-        self._context = context
-        self.table = RoutingTable(lambda name: context.settings.destinations.policy_of(f"{PREFIX}{name}").alternate)
+    def __init__(self, node: NodeBasics, definitions: LiveDefinitions, table: RoutingTable, rules: Rules) -> None:
+        self._node = node
+        self._definitions = definitions
+        self.table = table
+        self._rules = rules
         self._bindings: dict[str, Binding] = {}
         self._unread: set[str] = set()
-        self._unfit = ConditionGroup(context, UNFIT)
-        definitions = context.definitions
+        self._unfit = ConditionGroup(node, UNFIT)
         definitions.kinds[EXCHANGE] = SimpleKind(checked_exchange, partial(self._changed, EXCHANGE))
         changed = partial(self._changed, BINDING)
         definitions.kinds[BINDING] = SimpleKind(self._checked_binding, changed, names_destinations=True)
@@ -81,14 +75,14 @@ class RoutingDefinitions:
 
     def _changed(self, kind: str, names: Collection[str]) -> None:
         self._follow(kind, names)
-        self._context.rules.generation += 1
+        self._rules.replan()
         self.report()
 
     def _follow(self, kind: str, names: Collection[str]) -> None:
         follow = self._follow_binding if kind == BINDING else self._follow_exchange
         for name in names:
             if kind == BINDING or not is_reserved(name):
-                follow(name, self._context.definitions.value(Key(kind, name)))
+                follow(name, self._definitions.value(Key(kind, name)))
 
     def _follow_exchange(self, name: str, value: Value | None) -> None:
         exchange = self._read(f"{EXCHANGE} {name}", lambda: None if value is None else read_exchange(name, value))
@@ -119,7 +113,7 @@ class RoutingDefinitions:
     # Checks
 
     def _checked_binding(self, name: str, value: Value) -> Value:
-        return checked_binding(name, value, self._context.settings.limits.destination_bytes_max)
+        return checked_binding(name, value, self._node.settings.limits.destination_bytes_max)
 
     def _check_fit(self, changes: Mapping[Key, Value | None]) -> None:
         """Refuse changes after which exchanges and bindings would not fit together."""
@@ -194,11 +188,6 @@ def _some(names: list[str]) -> str:
     return ", ".join(sorted(names)[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-class VhostContext(Protocol):
-    definitions: LiveDefinitions
-    rules: Rules
-
-
 class VhostDefinitions:
     """Virtual hosts of AMQP; adds their kind to the definitions, and their predefined exchanges to `table`.
 
@@ -206,13 +195,14 @@ class VhostDefinitions:
     exchange or binding is in it, and a connection that is open stays open.
     """
 
-    def __init__(self, context: VhostContext, table: RoutingTable) -> None:
-        self._context = context
+    def __init__(self, definitions: LiveDefinitions, table: RoutingTable, rules: Rules) -> None:
+        self._definitions = definitions
         self._table = table
+        self._rules = rules
         self.declared: set[str] = set()
         """All but `/`."""
-        context.definitions.kinds[VHOST] = SimpleKind(checked_vhost, self._changed)
-        context.definitions.fits.append(self._check_fit)
+        definitions.kinds[VHOST] = SimpleKind(checked_vhost, self._changed)
+        definitions.fits.append(self._check_fit)
         self._follow()
 
     def exists(self, name: str) -> bool:
@@ -221,11 +211,11 @@ class VhostDefinitions:
 
     def _changed(self, names: Collection[str]) -> None:
         self._follow()
-        self._context.rules.generation += 1
+        self._rules.replan()
 
     def _follow(self) -> None:
         # A later version of the software may allow more names.
-        names = {name for name in self._context.definitions.values(VHOST) if is_vhost_name(name)}
+        names = {name for name in self._definitions.values(VHOST) if is_vhost_name(name)}
         for name in self.declared - names:
             for exchange in predefined_of(vhost_prefix(name)):
                 self._table.remove_exchange(exchange.name)
@@ -256,7 +246,7 @@ class VhostDefinitions:
             for binding in self._table.bindings_with(exchange):
                 if changes.get(Key(BINDING, binding.name), binding) is not None:
                     return f"the binding {binding.name}"
-        for queue in self._context.definitions.values(QUEUE):
+        for queue in self._definitions.values(QUEUE):
             if queue.startswith(f"/queue/{prefix}") and changes.get(Key(QUEUE, queue), queue) is not None:
                 return f"the queue {queue}"
         return ""

@@ -154,7 +154,7 @@ async def test_a_declaration_wins_over_policies_for_the_keys_that_it_names(autoj
         for queue in (Q, "/queue/exact"):
             await declare(mesh, "a", queue, {"delivery_limit": 9})
 
-        rules = mesh.nodes["a"].policies.queue_rules
+        rules = mesh.nodes["a"].settings_parts.policies.queue_rules
         assert (rules(Q).delivery_limit, rules(Q).messages_max) == (9, 10)
         assert (rules("/queue/exact").delivery_limit, rules("/queue/exact").messages_max) == (9, 11)
 
@@ -168,8 +168,10 @@ async def test_queues_with_the_same_declaration_share_their_rules(autojump_clock
         for queue in (Q, "/queue/r"):
             await declare(mesh, "a", queue, {"max_messages": 5})
 
-        assert node.policies.queue_rules(Q) is node.policies.queue_rules("/queue/r")
-        assert node.policies.queue_rules(Q) is not node.policies.queue_rules("/queue/other")
+        assert node.settings_parts.policies.queue_rules(Q) is node.settings_parts.policies.queue_rules("/queue/r")
+        assert node.settings_parts.policies.queue_rules(Q) is not node.settings_parts.policies.queue_rules(
+            "/queue/other"
+        )
 
 
 async def test_a_sender_and_an_existing_queue_follow_a_declaration(autojump_clock: MockClock) -> None:
@@ -321,7 +323,7 @@ async def test_a_declared_dead_letter_target_replaces_the_key_of_the_policy(auto
             ("/queue/keyed", {"dead_letter": "/exchange/y", "dead_letter_routing_key": ""}),
         ):
             await request(client, f"declare{queue}", value)
-            targets.append(rig.alive.policies.queue_rules(queue).dead_letter)
+            targets.append(rig.alive.settings_parts.policies.queue_rules(queue).dead_letter)
 
     assert targets == ["/exchange/x/of.policy", "/exchange/y", "/queue/bad", "/exchange/y/"]
 

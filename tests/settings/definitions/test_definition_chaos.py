@@ -152,7 +152,7 @@ async def wrongs(seed: int) -> list[str]:
                 for key in KEYS:
                     one = node.definitions.table.get(Key("policy", key))
                     values = {} if one is None else one.value
-                    policy = node.policies.of(key)
+                    policy = node.settings_parts.policies.of(key)
                     applied = {} if policy.pattern != key else {k: getattr(policy, k) for k in values or {}}
                     if applied != values:
                         found.append(f"{name}{round_name} applies {applied} to {key}, and should apply {values}")

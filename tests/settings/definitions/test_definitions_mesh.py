@@ -45,7 +45,7 @@ async def put(mesh: MeshRig, name: str, pattern: str = Q, **values: Any) -> dict
 
 def limit_of(node: Node, destination: str = Q) -> int:
     """The delivery limit that applies on this node."""
-    return node.policies.queue_rules(destination).delivery_limit
+    return node.settings_parts.policies.queue_rules(destination).delivery_limit
 
 
 async def until_alike(mesh: MeshRig) -> None:
@@ -438,12 +438,12 @@ async def test_changes_that_do_not_fit_together_leave_the_later_one_out_everywhe
         await until_alike(mesh)
 
         for node in mesh.nodes.values():
-            assert node.policies.queue_rules("/queue/x").dead_letter == "/queue/dead-letters"
+            assert node.settings_parts.policies.queue_rules("/queue/x").dead_letter == "/queue/dead-letters"
             assert "policies-unfit" in conditions(node)
         await put(mesh, "a", "/queue/y", delivery_limit=5)
         await until_alike(mesh)
         for node in mesh.nodes.values():
-            assert node.policies.queue_rules("/queue/x").dead_letter == "/queue/y"
+            assert node.settings_parts.policies.queue_rules("/queue/x").dead_letter == "/queue/y"
             assert "policies-unfit" not in conditions(node)
 
 

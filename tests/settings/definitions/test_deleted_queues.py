@@ -74,7 +74,7 @@ async def test_a_deletion_takes_the_declaration_the_bindings_and_the_pause(autoj
         for node in mesh.nodes.values():
             present = {one.key for one in node.definitions.table.present()} - {Key("seeded", one) for one in live.kinds}
             assert present == {other}
-            assert node.policies.queue_rules(Q).messages_max != 5
+            assert node.settings_parts.policies.queue_rules(Q).messages_max != 5
 
 
 async def test_a_queue_with_messages_is_not_deleted_if_empty(autojump_clock: MockClock) -> None:
@@ -276,7 +276,7 @@ async def test_a_clock_that_is_set_back_keeps_no_message_of_a_deleted_queue(
             for _ in range(restarts - 1):
                 await restart(mesh, "a")
 
-        mesh.nodes["a"].deleted_queues.begin()
+        mesh.nodes["a"].settings_parts.deleted_queues.begin()
 
         await until_depth(mesh, "a", 0)
 
@@ -295,7 +295,7 @@ async def test_a_clock_that_is_set_back_drops_nothing_that_is_sent_after_the_del
 
         for _ in range(restarts - 1):
             await restart(mesh, "a")
-        mesh.nodes["a"].deleted_queues.begin()
+        mesh.nodes["a"].settings_parts.deleted_queues.begin()
         await passed()
 
         assert await depth(mesh, "a") == 1
@@ -367,8 +367,8 @@ async def test_messages_of_a_retired_node_are_dropped_by_the_node_that_adopts_th
         await mesh.kill("d")
         a = mesh.nodes["a"]
         await request(await mesh.connect("b"), f"definitions/delete/queue{Q}")
-        await eventually(lambda: a.deleted_queues.is_running)
-        await eventually(lambda: not a.deleted_queues.is_running)
+        await eventually(lambda: a.settings_parts.deleted_queues.is_running)
+        await eventually(lambda: not a.settings_parts.deleted_queues.is_running)
 
         await request(await mesh.connect("a"), "retire/d")
         await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
@@ -392,7 +392,7 @@ async def test_a_clock_that_is_corrected_later_drops_nothing_that_was_sent_after
         await fill(mesh, "c", "after")
 
         await restart(mesh, corrected, clock_us=-wrong_us)
-        mesh.nodes["c"].deleted_queues.begin()
+        mesh.nodes["c"].settings_parts.deleted_queues.begin()
         await passed()
 
         assert await depth(mesh, "c") == 1
@@ -482,11 +482,11 @@ async def test_a_deletion_does_not_wait_for_an_earlier_one_that_is_tried_again(
             asked.append((round(trio.current_time() - began), names))
             return [name for name in names if name == Q and trio.current_time() - began < 5]
 
-        monkeypatch.setattr(rig.alive.deleted_queues, "_drop", drop)
+        monkeypatch.setattr(rig.alive.settings_parts.deleted_queues, "_drop", drop)
         began = trio.current_time()
-        rig.alive.deleted_queues.drop([Q])
+        rig.alive.settings_parts.deleted_queues.drop([Q])
         await trio.sleep(1.5)
-        rig.alive.deleted_queues.drop(["/queue/later"])
+        rig.alive.settings_parts.deleted_queues.drop(["/queue/later"])
         await passed()
 
         assert asked == [(1, [Q]), (2, ["/queue/later"]), (6, [Q])]
@@ -495,4 +495,4 @@ async def test_a_deletion_does_not_wait_for_an_earlier_one_that_is_tried_again(
 async def test_a_node_without_deleted_queues_waits_for_nothing(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
-        assert not rig.alive.deleted_queues.is_running
+        assert not rig.alive.settings_parts.deleted_queues.is_running

@@ -27,7 +27,7 @@ def table(**most: int) -> dict[str, Any]:
 
 
 def bound(node: Node, queue: str = Q) -> int:
-    return node.policies.queue_rules(queue).messages_max
+    return node.settings_parts.policies.queue_rules(queue).messages_max
 
 
 async def set_bound(rig: Rig, messages: int | None) -> None:

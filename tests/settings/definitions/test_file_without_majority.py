@@ -43,7 +43,7 @@ def node_file(tmp_path: Path) -> Any:
 
 
 def users(node: Node) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {user.name: (user.password_hash or "", user.groups) for user in node.user_definitions.users}
+    return {user.name: (user.password_hash or "", user.groups) for user in node.settings_parts.users.users}
 
 
 def conditions(node: Node) -> list[str]:

@@ -43,7 +43,7 @@ def node_file(tmp_path: Path) -> Any:
 
 
 def limits_of(node: Node, *queues: str) -> list[int]:
-    return [node.policies.queue_rules(queue).delivery_limit for queue in queues]
+    return [node.settings_parts.policies.queue_rules(queue).delivery_limit for queue in queues]
 
 
 async def test_they_are_definitions_of_all_nodes_and_nothing_else(autojump_clock: MockClock, node_file: Any) -> None:
@@ -54,7 +54,7 @@ async def test_they_are_definitions_of_all_nodes_and_nothing_else(autojump_clock
 
         for node in mesh.nodes.values():
             assert limits_of(node, "/queue/q") == [5]
-            assert node.policies.queue_rules("/queue/q").messages_max == 5
+            assert node.settings_parts.policies.queue_rules("/queue/q").messages_max == 5
             assert node.routing.table.queues_of_exchange("e", "a.b", {}) == ("/queue/q",)
 
         await ask(mesh, "b", "delete/policy/queue/q")
@@ -76,7 +76,7 @@ async def test_they_count_while_a_node_starts_that_has_no_definitions_yet(
 
     assert not node.definitions.table.by_key
     assert limits_of(node, "/queue/q") == [5]
-    assert [user.name for user in node.user_definitions.users] == ["ann"]
+    assert [user.name for user in node.settings_parts.users.users] == ["ann"]
     assert node.routing.table.queues_of_exchange("e", "a.b", {}) == ("/queue/q",)
     node.store.close()
 
@@ -154,7 +154,7 @@ async def test_an_entry_that_leaves_the_file_stays_and_is_named(
         pass
     rig.settings = rig.settings.replace({"definitions": {"user": {"ann": {"password_hash": HASH}}}})
     async with rig.run():
-        assert sorted(user.name for user in rig.alive.user_definitions.users) == ["ann", "bob"]
+        assert sorted(user.name for user in rig.alive.settings_parts.users.users) == ["ann", "bob"]
         assert "user bob is not in the node file any more, and stays defined until it is deleted" in caplog.text
 
 
@@ -175,5 +175,5 @@ async def test_an_entry_that_will_not_be_applied_counts_no_more(autojump_clock: 
     node.definitions.expect({})
     node.definitions.publish()
 
-    assert node.user_definitions.users == ()
+    assert node.settings_parts.users.users == ()
     node.store.close()

@@ -56,7 +56,7 @@ async def define(mesh: MeshRig, node: str, name: str, verb: str = "put") -> None
 
 
 def users_of(node: Node) -> list[str]:
-    return sorted(user.name for user in node.user_definitions.users)
+    return sorted(user.name for user in node.settings_parts.users.users)
 
 
 async def said(client: Client, frame: str) -> str:
@@ -349,7 +349,7 @@ async def test_of_two_administrators_that_remove_each_other_at_once_the_later_on
 
         left, gone = ("root", "ann") if order == "ca" else ("ann", "root")
         for name, node in mesh.nodes.items():
-            administrators = [user.name for user in node.user_definitions.users if "administrator" in user.groups]
+            administrators = [user.name for user in node.settings_parts.users.users if "administrator" in user.groups]
             assert administrators == [left]
             assert (gone in users_of(node)) == demoted
             await log_in(mesh, name, left)
@@ -405,7 +405,9 @@ async def test_an_administrator_that_a_request_changes_and_keeps_is_as_the_reque
         answer = await ask(mesh, "a", "import", {"qmq_definitions": 1, "definitions": {"user": users}})
 
         assert answer.get("changed") == "2", answer
-        assert {one.name: set(one.groups) for one in mesh.nodes["a"].user_definitions.users if one.name != "bob"} == {
+        assert {
+            one.name: set(one.groups) for one in mesh.nodes["a"].settings_parts.users.users if one.name != "bob"
+        } == {
             "root": {"administrator", "ops"},
             "ann": {"client"},
         }

@@ -248,7 +248,7 @@ def not_applied(member: Member) -> list[str]:
     wrongs: list[str] = []
     for name in DEFINED:
         one = member.node.definitions.table.get(Key("policy", name))
-        policy = member.node.policies.of(name)
+        policy = member.node.settings_parts.policies.of(name)
         wanted = {} if one is None or one.value is None else one.value
         applied = {key: getattr(policy, key) for key in wanted} if policy.pattern == name else {}
         if applied != wanted:

@@ -230,7 +230,12 @@ async def restore(stage: Stage, name: str) -> None:
     await _until(lambda: stage.leaving is None or _is_adopted(stage, stage.leaving.name))
     nodes = [member.node for member in stage.members if member.node is not None]
     await _until(
-        lambda: not any(node.deleted_queues.is_running and not node.mesh_parts.clock_check.in_doubt for node in nodes)
+        lambda: (
+            not any(
+                node.settings_parts.deleted_queues.is_running and not node.mesh_parts.clock_check.in_doubt
+                for node in nodes
+            )
+        )
     )
     operations.is_clock_in_doubt = any(node.mesh_parts.clock_check.in_doubt for node in nodes)
     operations.is_restored = True

@@ -1,7 +1,7 @@
 """Turn the operator's settings into rules of broker and gateways: seconds become µs, omitted values get defaults."""
 
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Protocol
 
 import trio
 
@@ -12,8 +12,9 @@ from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.queues import Queues
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, LimitSettings
-from qmq.engine.runtime.contexts import Engine, MeshPeers
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.gateways.rules import Rules
+from qmq.model.members import Membership
 from qmq.settings.definitions.declared_queues import CACHED_MAX, DeclaredQueues
 from qmq.settings.definitions.paused_queues import NOT_PAUSED, Pause, PausedQueues
 from qmq.settings.limits.holdings import Holdings
@@ -48,18 +49,22 @@ async def follow_rules(queues: Queues) -> None:
         await trio.lowlevel.checkpoint()
 
 
-class PolicyContext(Engine, MeshPeers, Protocol):
-    limits: LimitSettings
-    declared_queues: DeclaredQueues
-    paused_queues: PausedQueues
-    holdings: Holdings
-
-
 class Policies:
-    """The settings of `node` for each destination; a reload takes effect with the next call."""
+    """The settings of one node for each destination; a reload takes effect with the next call."""
 
-    def __init__(self, context: PolicyContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        membership: Membership,
+        node: NodeBasics,
+        declared: DeclaredQueues,
+        paused: PausedQueues,
+        holdings: Holdings,
+    ) -> None:
+        self._membership = membership
+        self._node = node
+        self._declared = declared
+        self._paused = paused
+        self._holdings = holdings
         # Pattern of a policy → the policy and the limits, and the rules made from them.
         self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
 
@@ -69,13 +74,13 @@ class Policies:
 
     def of(self, destination: str) -> DestinationPolicy:
         """The policy that applies to the destination, and what is declared of it: the one place that finds both."""
-        policy = self._context.settings.destinations.policy_of(destination)
-        return self._context.declared_queues.under(destination, policy)
+        policy = self._node.settings.destinations.policy_of(destination)
+        return self._declared.under(destination, policy)
 
     def queue_rules(self, destination: str) -> QueueRules:
         """The rules of a queue; the same object for all queues under one policy that are not paused."""
-        policy, limits = self.of(destination), self._context.limits
-        paused = self._context.paused_queues.of(destination)
+        policy, limits = self.of(destination), self._node.settings.limits
+        paused = self._paused.of(destination)
         if paused != NOT_PAUSED:
             return self._rules_under(policy, limits, paused, destination)
         known = self._rules.get(policy.pattern)
@@ -105,8 +110,8 @@ class Policies:
             exclusive=policy.exclusive,
             is_delivery_paused=paused.delivery,
             is_acceptance_paused=paused.acceptance,
-            has_lifetime=self._context.declared_queues.lifetime(destination) is not None,
-            check_owner=self._context.holdings.check_of(destination),
+            has_lifetime=self._declared.lifetime(destination) is not None,
+            check_owner=self._holdings.check_of(destination),
         )
 
     def queue_defaults(self, destination: str) -> dict[str, str]:
@@ -119,9 +124,9 @@ class Policies:
             defaults["priority"] = str(policy.priority)
         return defaults
 
-    def gateway_rules(self, routing: RoutingTable) -> Rules:
+    def gateway_rules(self, routing: RoutingTable, lock: Callable[[str, int], None]) -> Rules:
         """The rules about destinations that gateways need, and the bounds of what clients may request."""
-        limits = self._context.limits
+        limits = self._node.settings.limits
         return Rules(
             policy=self._use,
             defaults=self.queue_defaults,
@@ -135,15 +140,15 @@ class Policies:
             buffer_messages=lambda destination: self.of(destination).buffer_messages,
             level=self._receipt_level,
             needs_quorum=self._needs_quorum,
-            begun_by=lambda queue: self._context.declared_queues.begun_by(queue),
-            replicas_max=len(self._context.peer_names),
+            lock=lock,
+            begun_by=self._declared.begun_by,
+            replicas_max=len(self._membership.peers),
             routing=routing,
         )
 
     def _use(self, destination: str) -> tuple[bool, bool]:
         """Whether clients may use it, and whether its messages are durable."""
-        context = self._context
-        exists = context.settings.destinations.exists(destination) or destination in context.declared_queues.texts
+        exists = self._node.settings.destinations.exists(destination) or destination in self._declared.texts
         return exists, self.of(destination).durable
 
     def _receipt_level(self, destination: str) -> int:
@@ -151,12 +156,12 @@ class Policies:
         are three. If a node was retired since, the level may be higher than the number of nodes until the files lower
         it.
         """
-        word = self.of(destination).receipt or self._context.settings.mesh.receipt
-        level = (1 if self._context.membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
+        word = self.of(destination).receipt or self._node.settings.mesh.receipt
+        level = (1 if self._membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
         assert level is not None, "the configuration was checked"
         return level
 
     def _needs_quorum(self, destination: str) -> bool:
         """Whether ACKs of a queue's messages that name no level get receipts at level `quorum`."""
-        word = self.of(destination).ack_level or self._context.settings.mesh.ack_level
+        word = self.of(destination).ack_level or self._node.settings.mesh.ack_level
         return word == "quorum"

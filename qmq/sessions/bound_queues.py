@@ -3,33 +3,38 @@
 A queue and its binding are one change: after a crash both are there, or neither. Rights are the gateway's business.
 """
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
-from qmq.admin.deletion import QueueDeletionContext, delete_queue
 from qmq.config.destinations.declared import DECLARED_BY
 from qmq.definitions.definition import Key
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.settings.definitions.declared_queues import KIND as QUEUE
+from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.live import LiveDefinitions, Value
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
 from qmq.settings.routing.definitions import BINDING
-from qmq.verbs.queues import Delete
-
-
-class BoundContext(QueueDeletionContext, Protocol):
-    definitions: LiveDefinitions
-    queue_lifetimes: QueueLifetimes
 
 
 class BoundQueues:
-    """Changes them for the sessions of one node."""
+    """Changes them for the sessions of one node. `delete_queue` deletes a queue of a user on all nodes, its messages
+    and what is defined of it, also with consumers; it raises Refused.
+    """
 
-    def __init__(self, context: BoundContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        definitions: LiveDefinitions,
+        declared: DeclaredQueues,
+        lifetimes: QueueLifetimes,
+        delete_queue: Callable[[str, str | None], Awaitable[object]],
+    ) -> None:
+        self._definitions = definitions
+        self._declared = declared
+        self._lifetimes = lifetimes
+        self._delete_queue = delete_queue
 
     async def declare(self, bound: BoundQueue, user: str | None) -> None:
         """Declare the queue, unless it is declared, and bind it. Durable here on return. Raises Refused."""
-        context = self._context
+        declared = self._declared
         binding = bound.binding
         key = Key(QUEUE, bound.queue)
         changes: dict[Key, Value | None] = {}
@@ -37,22 +42,22 @@ class BoundQueues:
         def decide() -> None:
             # Again in its turn: another client may declare or delete the queue while this change waits.
             changes.clear()
-            known = context.declared_queues.value_of(bound.queue)
-            if known is not None and bound.is_named and context.declared_queues.may_own(bound.queue, user):
+            known = declared.value_of(bound.queue)
+            if known is not None and bound.is_named and declared.may_own(bound.queue, user):
                 # It was begun without login: it belongs to the first user that continues it.
                 changes[key] = {**known, DECLARED_BY: user}
             elif known is None:
-                changes[key] = context.declared_queues.with_owner(bound.queue, bound.declaration, user)
-            elif not context.declared_queues.reaches_all():
+                changes[key] = declared.with_owner(bound.queue, bound.declaration, user)
+            elif not declared.reaches_all():
                 # Where this node cannot hear of it, the queue may be deleted.
                 changes[key] = known
             changes[Key(BINDING, binding.name)] = binding.value
 
         decide()
-        context.definitions.check(changes)  # One that is refused keeps no queue.
-        context.queue_lifetimes.declared_again(bound.queue)
-        await context.definitions.change(changes, user, guard=decide)
+        self._definitions.check(changes)  # One that is refused keeps no queue.
+        self._lifetimes.declared_again(bound.queue)
+        await self._definitions.change(changes, user, guard=decide)
 
     async def delete(self, bound: BoundQueue, user: str | None) -> None:
         """Delete the queue, its messages and its binding, on all nodes, also with consumers. Raises Refused."""
-        await delete_queue(self._context, bound.queue, Delete(force=True), user)
+        await self._delete_queue(bound.queue, user)
