@@ -26,6 +26,7 @@ COMMANDS: Table = {
     "listen": ("qmq.cli.listen:listen", "Print the messages of a destination as they arrive."),
     "status": ("qmq.cli.status:status", "Show the status of a node."),
     "conditions": ("qmq.cli.admin.conditions:conditions", ""),
+    "top": ("qmq.cli.top.command:top", "Show a mesh live: nodes, links, rates, conditions, and the deepest queues."),
     "doctor": ("qmq.cli.doctor.command:doctor", "Find what is wrong with a running mesh, or with the files of a node."),
     "queues": ("qmq.cli.admin.queues:queues", "List, declare and delete queues."),
     "topics": ("qmq.cli.admin.listing:topics", "List topics and patterns with subscribers, and topics with totals."),
