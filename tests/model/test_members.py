@@ -180,8 +180,8 @@ def test_a_retired_node_is_in_no_list_and_its_records_stay_known() -> None:
 
 
 def test_of_two_retirements_of_one_node_every_node_keeps_the_same_adopter() -> None:
-    early = Retirement(node="d", adopter="b", sealed={Origin("d", 1): 5})
-    late = Retirement(node="d", adopter="a", sealed={Origin("d", 1): 9, Origin("d", 2): 1})
+    early = Retirement(node="d", adopter="b", sealed={Origin("d", 1): 5}, heard_us=1)
+    late = Retirement(node="d", adopter="a", sealed={Origin("d", 1): 9, Origin("d", 2): 1}, heard_us=2)
     one, other = Membership("a", listing("abcd")), Membership("b", listing("abcd"))
 
     for membership, order in ((one, (early, late)), (other, (late, early))):
@@ -190,6 +190,7 @@ def test_of_two_retirements_of_one_node_every_node_keeps_the_same_adopter() -> N
 
     assert one.retired["d"].adopter == other.retired["d"].adopter == "a"
     assert one.retired["d"].sealed == {Origin("d", 1): 9, Origin("d", 2): 1}
+    assert one.retired["d"].heard_us == 2, "all that the later one covers may have been accepted until then"
     assert one.adopted_by("a") == ["d"] and one.adopted_by("b") == []
 
 

@@ -7,6 +7,7 @@ from trio.testing import MockClock
 from qmq.broker.routing.binding import Binding
 from qmq.definitions.definition import Key
 from qmq.mesh.membership.adopt_queues import QueueAdoption
+from qmq.model.members import Retirement
 from qmq.settings.definitions.deleted_queues import DeletedQueues
 from tests.node.mesh_rig import MeshRig, isolate, rejoin
 from tests.node.rig import Rig, eventually, send
@@ -447,6 +448,32 @@ async def test_messages_of_a_retired_node_are_older_than_a_later_deletion_whatev
         await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
         await passed()
         assert await depth(mesh, "a") == 0
+
+
+async def test_what_no_reachable_node_had_of_a_retired_one_is_older_than_a_deletion_only_by_its_clock(
+    autojump_clock: MockClock,
+) -> None:
+    mesh = MeshRig("a", "b", "c")
+    mesh.skews_us["c"] = 1_800_000_000
+    async with mesh.run():
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "before", receipt_level="replicas=2")
+        await mesh.stop("c")
+        # From now on a knows nothing of the clock of c.
+        await mesh.kill("a")
+        await mesh.start("a")
+        await eventually(lambda: set(mesh.nodes["a"].linked_peers()) == {"b"})
+        a = mesh.nodes["a"]
+
+        for name in "ab":
+            mesh.nodes[name].mesh_parts.members.retired(Retirement(node="c", adopter="a"))
+        await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
+        await request(await mesh.connect("b"), f"definitions/delete/queue{Q}")
+        await until_alike(mesh)
+        await passed()
+
+        assert await depth(mesh, "a") == 1
 
 
 async def _too_many(adoption: QueueAdoption, owner: str, is_patient: bool) -> None:  # noqa: FBT001 (as it is called)
