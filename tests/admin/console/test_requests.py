@@ -62,6 +62,21 @@ async def test_overview_shows_conditions_with_advice(autojump_clock: MockClock) 
         assert (one["code"], one["severity"], bool(one["advice"])) == ("disk-full", "error", True)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+async def test_overview_shows_the_20_most_severe_conditions_and_how_many_there_are_more(
+    autojump_clock: MockClock, more: int
+) -> None:
+    async with web_rig().run() as rig:
+        for number in range(19 + more):
+            rig.alive.raise_condition("reload", f"file {number}")
+        rig.alive.raise_condition("disk-full", "no space")
+
+        facts = (await show(await dial(rig), "overview"))["nodes"]["a"]
+
+        assert [one["code"] for one in facts["conditions"]] == ["disk-full", *["reload"] * 19]
+        assert facts["conditions_more"] == more
+
+
 async def test_overview_sums_connections_in_turns(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_facts, "SESSIONS_AT_ONCE", 2)
     async with web_rig().run() as rig:
