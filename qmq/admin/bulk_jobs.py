@@ -7,7 +7,7 @@ others have a turn, and the page is durable before the next one is read. Message
 A job covers the messages that the node has when the job begins. It touches only messages that the node may deliver now.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple, Protocol
 
 import trio
@@ -131,11 +131,15 @@ class _Run:
                 await self._level(priority, page_limit(head.messages, head.body_bytes))
         # On a full disk there is no checkpoint, and memory has durable messages that the store has not.
         left = context.broker.bulk_settlement.in_memory(job.queue)
-        for page in _pages([one for one in left if self._is_covered(one) and (one.sequence < 0 or not is_up)]):
+        for begin in range(0, len(left), PAGE_MESSAGES):
+            page = [one for one in left[begin : begin + PAGE_MESSAGES] if self._is_covered(one)]
+            page = [one for one in page if not one.settled and (one.sequence < 0 or not is_up)]
             if self._is_over:
                 break
-            await self._settle(page)
-            await context.flushed()
+            if page:
+                await self._settle(page)
+                await context.flushed()
+            await trio.lowlevel.checkpoint()
         if not job.is_dry_run:
             out = Outcome(now_us=context.environment.now_us())
             context.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)
@@ -234,8 +238,3 @@ class _Run:
         """Raises Refused while another node may deliver the messages of this one."""
         if self._context.broker.queues.held:
             raise Refused(NOT_SERVING, "This node may not deliver its queue messages now; see its status.")
-
-
-def _pages(messages: list[Message]) -> Iterator[list[Message]]:
-    for begin in range(0, len(messages), PAGE_MESSAGES):
-        yield messages[begin : begin + PAGE_MESSAGES]

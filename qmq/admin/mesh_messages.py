@@ -129,7 +129,7 @@ async def _memory_only(
         missing = sorted({*missing, *silent})
     here = context.origin.node
     # With bodies of any length.
-    found[here] = messages.memory_rows(context, queue, count, offsets.get(here, 0))
+    found[here] = await messages.memory_rows(context, queue, count, offsets.get(here, 0))
     rows: list[Facts] = []
     for one in found.values():
         rows += one.rows

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from qmq.admin.inspection import messages
@@ -340,6 +341,32 @@ async def test_pages_of_a_peek_have_each_message_once(autojump_clock: MockClock,
             *(f"{name} urgent" for name in "ab"),
             *(f"{name}{last}" for name in "ab" for last in ("0", "1", "2", " later")),
         ]
+
+
+async def test_memory_only_messages_are_looked_through_in_turns(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "LOOKED_AT_ONCE", 10)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    rig = Rig()
+    async with rig.run():
+        await fill(await rig.connect(), *(str(number) for number in range(55)), persistent="false")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            found = await messages.memory_rows(rig.alive, Q, 2, 50)
+            seen = turns
+            nursery.cancel_scope.cancel()
+
+    assert [row["body"] for row in found.rows] == ["50", "51"]
+    assert (found.more, found.held) == (True, 55)
+    assert seen >= 4
 
 
 async def test_a_page_of_memory_only_messages_has_no_gap_where_a_node_sends_only_some(

@@ -53,9 +53,9 @@ class BulkSettlement:
         return [one for one in found if one.dot not in consumed] if consumed else found
 
     def in_memory(self, queue: str) -> list[Message]:
-        """The messages of `queue` that wait in memory, the highest priority first."""
+        """The messages of `queue` that wait in memory, the highest priority first; some may be settled."""
         known = self._queues.by_name.get(queue)
-        return [] if known is None else [message for message in known.waiting() if not message.settled]
+        return [] if known is None else known.waiting()
 
     def purge(self, messages: list[Message], out: Outcome) -> int:
         """Settle these `waiting` messages; returns how many."""

@@ -151,7 +151,7 @@ class Browsing:
         queue = broker.queues.by_name.get(name)
         if queue is None:
             return []
-        found = list(queue.waiting())
+        found = queue.waiting()
         found += [one.message for consumer in queue.subscriptions for one in consumer.in_flight.values()]
         for lent in broker.queues.owned.lent.values():
             found += [message for message in lent.values() if message.envelope.destination == name]

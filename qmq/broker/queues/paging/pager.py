@@ -327,7 +327,7 @@ class Pager:
 
     def _known_in_store(self, queue: Queue) -> int:
         """How many of the messages in memory the store has, too."""
-        known = list(queue.waiting())
+        known = queue.waiting()
         known += [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
         for lent in self._owned.lent.values():
             known += [message for message in lent.values() if message.envelope.destination == queue.name]

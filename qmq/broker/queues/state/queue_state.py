@@ -8,7 +8,6 @@ memory. Messages that remain are only in the queue store, and they are not count
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
 
 from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.outcome import Outcome
@@ -296,13 +295,16 @@ class QueueState(ListedQueue):
 
     # The queue store
 
-    def waiting(self) -> Iterator[Message]:
-        """Everything that is in memory and with no consumer, in no order. The queue must not change meanwhile."""
+    def waiting(self) -> list[Message]:
+        """Everything that is in memory and with no consumer, some of it settled: the levels in order, then what is
+        delayed. There may be millions, so what looks at each of them must give way.
+        """
+        found: list[Message] = []
         for level in self.levels:
-            yield from level.ready
-            yield from level.tail or ()
-        for entry in self.delayed or ():
-            yield entry[2]
+            found.extend(level.ready)
+            found.extend(level.tail or ())
+        found.extend([entry[2] for entry in self.delayed or ()])
+        return found
 
     def load(self, out: Outcome) -> None:
         """Ask for the next messages from the store, once."""
