@@ -44,15 +44,18 @@ from qmq.node.services import NodeServices
 from qmq.node.settings_assembly import settings_parts
 from qmq.record_codec import Replay
 from qmq.sessions.bound_queues import BoundQueues
+from qmq.sessions.client_requests import ClientRequests
 from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.admission import Admission
 from qmq.sessions.clients.authentication import login_checks
 from qmq.sessions.clients.login import Logins
+from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.memory_budget import MemoryBudget, default_bytes_max
 from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.clients.traffic import Traffic
+from qmq.sessions.frame_loop import FrameLoops
 from qmq.settings.definitions.declare import DeclareRequests
 from qmq.settings.definitions.file_entries import new_entries
 from qmq.settings.definitions.live import Changes
@@ -190,7 +193,6 @@ class NodeParts(NodeServices):
         self.logins = Logins(users.users, self.limits, self.environment, checks, parts.user_limits.of)
         self.access = Access(self, self.settings.authentication, users.users, users.permissions)
         self.rights_of = self.access.rights_of
-        self.check_admitted = self.access.check_admitted
         users.follow(
             lambda: self.logins.change(users.users, self.limits),
             lambda: self.access.change(users.users, users.permissions),
@@ -199,6 +201,16 @@ class NodeParts(NodeServices):
         self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
         self.audit = self.system.audit
         self.refusals = Refusals(self.beats, self.audit)
+        self.login_path = LoginPath(
+            self,
+            self.environment,
+            self.beats,
+            self.admission,
+            self.logins,
+            self.access,
+            self.refusals,
+            self.audit,
+        )
         self.queue_catalog = QueueCatalog(self)
         self.shown_destinations = ShownDestinations(self)
         self.addresses: dict[str, list[tuple[str, int]]] = {}
@@ -227,12 +239,15 @@ class NodeParts(NodeServices):
         settings = self.settings
         self.mesh_jobs = MeshJobs(self)
         declared, exclusive, rights_of = self.declared_queues, self.exclusive_queues, self.rights_of
-        self.bound_queues = BoundQueues(
+        bound_queues = BoundQueues(
             self.definitions,
             declared,
             self.queue_lifetimes,
             lambda queue, user: delete_queue(self, queue, Delete(force=True), user),
         )
+        requests = ClientRequests(self.engine, self.answer, bound_queues)
+        query = self.mesh_parts.dedup_query
+        self.loops = FrameLoops(self.engine, self.rules, self.usages, self.refusals, query, requests)
         self.declare_requests = DeclareRequests(declared, exclusive, self.queue_lifetimes, rights_of)
         self.routing_requests = RoutingRequests(self.definitions, declared, exclusive, self.routing, rights_of)
         self._follow_decisions()

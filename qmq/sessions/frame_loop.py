@@ -4,86 +4,71 @@ There is no `await` between a decision and its submission. When the gateway paus
 names, answers, and continues with the frames that are left.
 """
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
 from qmq.access.rights import Rights
-from qmq.access.rules import Principal
 from qmq.broker.consumers.outcome import COST_MAX, Outcome
-from qmq.broker.consumers.subscription import StartAt
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
-from qmq.engine.runtime.contexts import Committing, Engine
-from qmq.errors import CorruptLog, LogBroken, Refused
-from qmq.gateways.bound_queues import BoundQueue
+from qmq.engine.parts import EngineParts
+from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.paused import Command, Paused, PauseReason
-from qmq.gateways.queue_arguments import WrongArgument, rules_of
 from qmq.gateways.rules import Rules
 from qmq.gateways.stomp import StompGateway
-from qmq.gateways.words import NOT_SUPPORTED
-from qmq.mesh.parts import MeshParts
+from qmq.mesh.peers.dedup_query import DedupQuery
 from qmq.mesh.peers.verb_request import ControlResponse
-from qmq.model.routing_names import PREFIX
-from qmq.sessions.clients.login import LOCAL
+from qmq.sessions.client_requests import CONTROL, ClientRequests
 from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
-from qmq.settings.definitions.declare import EXCLUSIVE
 from qmq.settings.limits.usage import ClientUsages
-from qmq.verbs.table import verb_of
 from qmq.wire.stomp import Connection, Frame, Version
 
-CONTROL = "/control/"
-DEFINITIONS = f"{CONTROL}definitions/"
-QUEUE = "/queue/"
-"""Requests that may take long, and stop when the client has left."""
-
 log = logging.getLogger("qmq.session")
-
-
-class BoundChanges(Protocol):
-    """See `qmq.sessions.bound_queues`."""
-
-    async def declare(self, bound: BoundQueue, user: str | None) -> None: ...
-
-    async def delete(self, bound: BoundQueue, user: str | None) -> None: ...
-
-
-class FrameContext(Engine, Committing, Protocol):
-    mesh_parts: MeshParts
-    refusals: Refusals
-    usages: ClientUsages
-    rules: Rules
-
-    @property
-    def bound_queues(self) -> BoundChanges: ...
-
-    async def answer(
-        self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes
-    ) -> ControlResponse:
-        """Respond to a control request of `principal` at `address`, in `session`. Raises Refused. May take minutes."""
 
 
 class FrameLoop:
     """`obey` is called with the frames of one read after the other."""
 
-    __slots__ = ("_connection", "_context", "_gateway", "_is_costly", "_is_portion", "_session", "sent")
+    __slots__ = (
+        "_broker",
+        "_connection",
+        "_dedup_query",
+        "_environment",
+        "_gateway",
+        "_is_costly",
+        "_is_portion",
+        "_path",
+        "_refusals",
+        "_requests",
+        "_session",
+        "_usages",
+        "sent",
+    )
 
     def __init__(
         self,
-        context: FrameContext,
+        engine: EngineParts,
+        usages: ClientUsages,
+        refusals: Refusals,
+        dedup_query: DedupQuery,
+        requests: ClientRequests,
         session: ClientSession,
         gateway: StompGateway,
-        connection: Connection | None = None,
+        connection: Connection | None,
     ) -> None:
-        """`connection`: where the frames come from, and perhaps behind them what breaks the protocol."""
-        self._context = context
+        self._broker = engine.broker
+        self._environment = engine.environment
+        self._path = engine.path
+        self._usages = usages
+        self._refusals = refusals
+        self._dedup_query = dedup_query
+        self._requests = requests
         self._session = session
         self._gateway = gateway
         self._connection = connection
@@ -105,7 +90,7 @@ class FrameLoop:
         paused = self._decide(frames)
         if paused is None:
             return
-        context, session = self._context, self._session
+        session, gateway, requests = self._session, self._gateway, self._requests
         # Peers that ask about the ids of a query get the response when all of it is decided.
         async with AsyncExitStack() as query:
             while paused is not None:
@@ -115,7 +100,7 @@ class FrameLoop:
                     await trio.lowlevel.checkpoint()
                     if self._is_costly:
                         # Selection of fanout messages must not accumulate in front of one commit.
-                        await context.flushed()
+                        await self._path.flushed()
                 elif paused.reason is PauseReason.CONTROL:
                     await query.aclose()
                     request = paused.frames[0]
@@ -125,18 +110,18 @@ class FrameLoop:
                     await query.aclose()
                     request = paused.frames[0]
                     assert isinstance(request, Frame)
-                    response = await self._change_bound(request, paused.bound)
+                    response = await requests.change_bound(session, gateway, request, paused.bound)
                 elif paused.queue:
                     await query.aclose()
-                    response = await self._find_queue(paused.queue)
+                    response = await requests.find_queue(session, gateway, paused.queue)
                 elif paused.start is not None:
                     await query.aclose()
-                    response = await self._find_beginning(*paused.start)
+                    response = await requests.find_beginning(gateway, *paused.start)
                 elif paused.keys:
                     await query.aclose()
-                    elsewhere = await query.enter_async_context(context.mesh_parts.dedup_query.of(paused.keys))
-                    self._gateway.repeats.answered(paused.keys, elsewhere)
-                await context.slot(session.id, asks=response is not None and only_requests(paused.frames))
+                    elsewhere = await query.enter_async_context(self._dedup_query.of(paused.keys))
+                    gateway.repeats.answered(paused.keys, elsewhere)
+                await self._path.slot(session.id, asks=response is not None and only_requests(paused.frames))
                 session.waits_for_slot = False
                 if session.ending or session.finishing:
                     return
@@ -147,13 +132,19 @@ class FrameLoop:
                     return
                 paused = self._decide(left)
 
+    async def slot(self) -> None:
+        """Wait until frames of the client may be decided. Meanwhile it is not read."""
+        self._session.waits_for_slot = True
+        await self._path.slot(self._session.id)
+        self._session.waits_for_slot = False
+
     async def _obey_in_portions(self, frames: list[Command]) -> None:
-        context, session = self._context, self._session
+        session = self._session
         is_last = False
         while not is_last:
             session.waits_for_slot = True
-            count = await context.usages.portion(session.allowance, frames, session.bytes_in)
-            await context.slot(session.id, asks=only_requests(frames[:count]))
+            count = await self._usages.portion(session.allowance, frames, session.bytes_in)
+            await self._path.slot(session.id, asks=only_requests(frames[:count]))
             session.waits_for_slot = False
             if session.ending or session.finishing:
                 return
@@ -166,81 +157,7 @@ class FrameLoop:
 
     async def control(self, headers: Mapping[str, str], body: bytes) -> ControlResponse | Refused:
         """The response to a control request of the client, a SEND with these headers and body; or why there is none."""
-        session = self._session
-        destination = headers["destination"]
-        session.waits_for_change = destination.startswith(DEFINITIONS)
-        try:
-            verb, _ = verb_of(destination)
-            if verb is None or not verb.is_job:
-                return await self._answer_of_node(headers, body)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(session.watch_leaving)
-                response = await self._answer_of_node(headers, body)
-                nursery.cancel_scope.cancel()
-            return response
-        finally:
-            session.waits_for_change = False
-
-    async def _answer_of_node(self, headers: Mapping[str, str], body: bytes) -> ControlResponse | Refused:
-        session = self._session
-        try:
-            return await self._context.answer(session.id, session.principal, session.peer_address, headers, body)
-        except Refused as refused:
-            return refused
-
-    async def _change_bound(self, request: Frame, bound: BoundQueue) -> Refused | None:
-        """Declare the queue that a SUBSCRIBE needs, or delete that of an UNSUBSCRIBE; why not, if that is refused."""
-        session = self._session
-        session.waits_for_change = True
-        try:
-            if request.head.command == "SUBSCRIBE":
-                await self._declare(bound)
-                self._gateway.bound_declared(bound)
-            else:
-                await self._context.bound_queues.delete(bound, session.user)
-                self._gateway.bound_deleted(bound)
-        except Refused as refused:
-            return refused
-        finally:
-            session.waits_for_change = False
-        return None
-
-    async def _find_queue(self, queue: str) -> Refused | None:
-        """Ask all nodes for the queue of a mandatory SEND; why it is refused, if no node has it."""
-        headers = {"destination": f"{CONTROL}list{queue}", "scope": "mesh", "limit": "1"}
-        session = self._session
-        found = await self._context.answer(session.id, LOCAL.principal, session.peer_address, headers, b"")
-        # The name itself comes first among those that begin with it.
-        if any(row["destination"] == queue for row in json.loads(found.body)["destinations"]):
-            self._gateway.found_queue = queue
-            return None
-        return Refused("unroutable", f"No node that responds has the queue {queue}.")
-
-    async def _find_beginning(self, destination: str, start: StartAt) -> Refused | None:
-        """Find where a durable subscription begins; why not, if the log cannot be read."""
-        context = self._context
-        await context.flushed()  # What the client has sent just before is part of the log.
-        find = partial(context.store.fanout_before, destination, start.word, start.number)
-        try:
-            before = await context.environment.run_blocking(find)
-        except (CorruptLog, LogBroken):
-            log.exception("! the log of %s cannot be read", destination)
-            return Refused("log-unreadable", "The log of the fanout cannot be read now; try again later.")
-        self._gateway.begins_at(start._replace(before=before))
-        return None
-
-    async def _declare(self, bound: BoundQueue) -> None:
-        """Declare a queue, with its binding if it has one. Raises Refused."""
-        context, session = self._context, self._session
-        if bound.has_rules:
-            # As a request to declare it, which asks for the rights that these rules need.
-            value = {**bound.declaration, **_rules(bound), **({EXCLUSIVE: True} if bound.owner else {})}
-            headers = {"destination": f"/control/declare{bound.queue}"}
-            if value:
-                principal, address = session.principal, session.peer_address
-                await context.answer(session.id, principal, address, headers, json.dumps(value).encode())
-        if bound.source:
-            await context.bound_queues.declare(bound, session.user)
+        return await self._requests.control(self._session, headers, body)
 
     def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Command]:
         """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.
@@ -251,12 +168,12 @@ class FrameLoop:
         if response is None and paused.reason is not PauseReason.DEDUP:
             return frames
         gateway = self._gateway
-        now_us = self._context.environment.now_us()
+        now_us = self._environment.now_us()
         out = Outcome(self._session.id)
         if response is None:
             frames = gateway.repeats.answer(frames, now_us, out)
             if out.repeats:
-                self._context.submit(out)
+                self._path.submit(out)
             return frames
         request = frames[0]
         try:
@@ -279,7 +196,7 @@ class FrameLoop:
         paused: Paused | None = None
         try:
             if frames:
-                paused = self._gateway.handle(frames, self._context.environment.now_us(), out)
+                paused = self._gateway.handle(frames, self._environment.now_us(), out)
             if paused is not None:
                 error = None  # It comes after the frames that are left.
             if connection is not None and error is not None and not out.ending:
@@ -297,37 +214,62 @@ class FrameLoop:
 
         The requeue is a decision of its own: its subscriptions still get the effects of what came before.
         """
-        context, session = self._context, self._session
+        session, path = self._session, self._path
         denied = self._gateway.denied
         if denied is not None:
             self._gateway.denied = None
-            context.refusals.note(session.peer_address, denied, session.user, is_user=session.user is not None)
+            self._refusals.note(session.peer_address, denied, session.user, is_user=session.user is not None)
         if not out.ending:
-            context.submit(out)
+            path.submit(out)
             return
         session.ending = True
-        end = Outcome(session.id, context.environment.now_us())
+        end = Outcome(session.id, self._environment.now_us())
         end.frames, end.ending = out.frames, True
         out.frames, out.ending = [], False
-        context.submit(out)
-        context.broker.close_session(session.id, end, Back.LEFT if self._gateway.has_left else Back.RELEASED)
-        context.submit(end)
+        path.submit(out)
+        self._broker.close_session(session.id, end, Back.LEFT if self._gateway.has_left else Back.RELEASED)
+        path.submit(end)
 
 
-def gateway_of(
-    context: FrameContext,
-    session: ClientSession,
-    encoder: Encoder,
-    rights: Rights,
-    *,
-    keep_open: bool = False,
-    **more: Any,
-) -> StompGateway:
-    """What decides for a client of another protocol, whose calls become frames of STOMP; `more` is for the gateway."""
-    broker, rules, user = context.broker, context.rules, session.user
-    return StompGateway(
-        session.id, broker, rules, Version.V12, keep_open, rights=rights, user=user, encoder=encoder, **more
-    )
+class FrameLoops:
+    """Makes the loop of each client of a node, and the gateway that decides for it."""
+
+    def __init__(
+        self,
+        engine: EngineParts,
+        rules: Rules,
+        usages: ClientUsages,
+        refusals: Refusals,
+        dedup_query: DedupQuery,
+        requests: ClientRequests,
+    ) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._usages = usages
+        self._refusals = refusals
+        self._dedup_query = dedup_query
+        self._requests = requests
+
+    def gateway_of(
+        self,
+        session: ClientSession,
+        encoder: Encoder,
+        rights: Rights,
+        *,
+        version: Version = Version.V12,
+        keep_open: bool = False,
+        **more: Any,
+    ) -> StompGateway:
+        """What decides for a client of any protocol: calls of others become frames of STOMP. `more` is for it."""
+        broker, rules, user = self._engine.broker, self._rules, session.user
+        return StompGateway(
+            session.id, broker, rules, version, keep_open, rights=rights, user=user, encoder=encoder, **more
+        )
+
+    def begin(self, session: ClientSession, gateway: StompGateway, connection: Connection | None = None) -> FrameLoop:
+        """`connection`: where the frames come from, and perhaps behind them what breaks the protocol."""
+        usages, refusals, query, requests = self._usages, self._refusals, self._dedup_query, self._requests
+        return FrameLoop(self._engine, usages, refusals, query, requests, session, gateway, connection)
 
 
 def only_requests(frames: Sequence[Command]) -> bool:
@@ -338,12 +280,3 @@ def only_requests(frames: Sequence[Command]) -> bool:
         if not frame.head.headers.get("destination", "").startswith(CONTROL):
             return False
     return True
-
-
-def _rules(bound: BoundQueue) -> dict[str, Any]:
-    """What the arguments of a queue declare. Raises Refused."""
-    try:
-        return rules_of(bound.arguments, lambda exchange, key: f"{PREFIX}{exchange}" if exchange else f"{QUEUE}{key}")
-    except WrongArgument as error:
-        code = "bad-header" if error.is_supported else NOT_SUPPORTED
-        raise Refused(code, f"{error.text[0].upper()}{error.text[1:]}.") from None

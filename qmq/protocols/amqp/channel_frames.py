@@ -13,6 +13,7 @@ from qmq.broker.messages.lifecycle import Back
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.engine.runtime.contexts import Tasks
 from qmq.gateways.paused import Command
+from qmq.gateways.rules import Rules
 from qmq.protocols.amqp.blocked import Blocking
 from qmq.protocols.amqp.codec.frames import method_frame
 from qmq.protocols.amqp.codec.methods import Method, encode_method
@@ -20,7 +21,8 @@ from qmq.protocols.amqp.gateway.channel import Channel
 from qmq.protocols.amqp.gateway.encoder import AmqpEncoder, ChannelEncoder
 from qmq.protocols.amqp.lookup import Questions
 from qmq.protocols.amqp.topology import TopologyContext, TopologyOwner
-from qmq.sessions.frame_loop import FrameContext, FrameLoop, gateway_of
+from qmq.sessions.clients.refusals import Refusals
+from qmq.sessions.frame_loop import FrameLoops
 from qmq.settings.definitions.queue_watchers import QueueWatchers
 from qmq.wire.stomp import Head
 
@@ -31,7 +33,10 @@ PUBLISH: Final = (60, 40)
 ACK: Final = (60, 80)
 
 
-class ChannelContext(FrameContext, TopologyContext, Tasks, Protocol):
+class ChannelContext(TopologyContext, Tasks, Protocol):
+    loops: FrameLoops
+    refusals: Refusals
+    rules: Rules
     limits: LimitSettings
     queue_watchers: QueueWatchers
 
@@ -76,8 +81,8 @@ class ChannelFrames:
         self.written = ChannelEncoder(owner.encoder, state, self._ignore, owner.blocking.refused)
         assert owner.rights is not None
         self.rights = owner.rights
-        self.gateway = gateway_of(context, session, self.written, self.rights, keep_open=True, stays=True)
-        self._loop = FrameLoop(context, session, self.gateway)
+        self.gateway = context.loops.gateway_of(session, self.written, self.rights, keep_open=True, stays=True)
+        self._loop = context.loops.begin(session, self.gateway)
         self.pending: list[Command] = []
         self._numbers = 0
         self.transaction: str | None = None

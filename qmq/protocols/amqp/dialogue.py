@@ -32,7 +32,7 @@ from qmq.sessions.client_heartbeats import ClientHeartbeats
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.frame_loop import FrameLoop, gateway_of
+from qmq.sessions.frame_loop import FrameLoop
 from qmq.sessions.pull_consumer import PullOf, pull_consumers
 from qmq.wire.stomp import Head
 
@@ -101,7 +101,7 @@ class AmqpDialogue(ClientDialogue):
         return self._reader.unfinished_bytes
 
     def start(self) -> None:
-        self.beats.watch_login(self.context.limits.login_seconds, self.handshake.check_time)
+        self.beats.watch_login(self.handshake.seconds_max, self.handshake.check_time)
 
     def agree_heartbeat(self, seconds: int) -> None:
         """The client wants a heartbeat at least every so many seconds; 0 for none."""
@@ -113,11 +113,11 @@ class AmqpDialogue(ClientDialogue):
         self.vhost = self.encoder.vhost = vhost
         self._reader.one_by_one = False
         session.begin()
-        self.rights = self.context.rights_of(session.principal)
+        self.rights = self.context.login_path.rights_of(session)
         self.encoder.frame_bytes_max = self.handshake.frame_bytes_max
         self.encoder.understands_cancel = self.handshake.understands_cancel
-        gateway = gateway_of(self.context, session, self.encoder, self.rights, keep_open=True, stays=True)
-        self._loop = FrameLoop(self.context, session, gateway)
+        gateway = self.context.loops.gateway_of(session, self.encoder, self.rights, keep_open=True, stays=True)
+        self._loop = self.context.loops.begin(session, gateway)
         self.beats.start()
 
     def receive(self, data: bytes) -> None:

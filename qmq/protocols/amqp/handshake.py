@@ -3,7 +3,10 @@
 from collections.abc import Collection
 from typing import Any, Final, Protocol
 
+from qmq import __version__
 from qmq.auth.credentials import Credentials
+from qmq.config import LimitSettings
+from qmq.engine.runtime.contexts import Engine
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.model.routing_names import vhost_name, vhost_prefix
@@ -14,8 +17,9 @@ from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from qmq.protocols.amqp.gateway.names import Vhost
 from qmq.protocols.amqp.gateway.replies import of_connection
 from qmq.sessions.clients.admission import PendingLogin
-from qmq.sessions.clients.client_login import ClientLogin, LoginContext
+from qmq.sessions.clients.client_login import ClientLogin
 from qmq.sessions.clients.login import certified_names, credentials_of
+from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
 from qmq.settings.definitions.sync import DefinitionSync
 from qmq.settings.routing.definitions import VhostDefinitions
@@ -48,7 +52,9 @@ SPEC_QOS_PRODUCTS: Final = ("py-amqp",)
 bound on the channel that counts at once. Celery needs that, because it raises the bound for tasks with an ETA."""
 
 
-class OpenContext(LoginContext, Protocol):
+class OpenContext(Engine, Protocol):
+    login_path: LoginPath
+    limits: LimitSettings
     definition_sync: DefinitionSync
     vhosts: VhostDefinitions
 
@@ -76,8 +82,8 @@ class Handshake(ClientLogin):
         reader: AmqpReader,
         login: PendingLogin,
     ) -> None:
-        super().__init__(context, session, pipe, login)
-        self._context: OpenContext = context
+        super().__init__(context.login_path, session, pipe, login)
+        self._context = context
         self._dialogue = dialogue
         self._reader = reader
         self._expected: type[Method] = commands.Connection.StartOk
@@ -95,7 +101,7 @@ class Handshake(ClientLogin):
         self.is_started = True
         properties: dict[str, Any] = {
             "product": "QMQ",
-            "version": self._context.software.partition("/")[2],
+            "version": __version__,
             "platform": "Python",
             "capabilities": dict(CAPABILITIES),
         }
@@ -129,8 +135,7 @@ class Handshake(ClientLogin):
 
     def refuse(self, error: AmqpRefusal | Refused, cause: tuple[int, int] = (0, 0), login: str | None = None) -> None:
         """Send connection.close; the session finishes."""
-        context = self._context
-        context.refusals.note(self._pipe.peer_address, error, login, is_user=context.logins.is_user(login))
+        self._path.refused(self._pipe.peer_address, error, login)
         refusal = of_connection(error)
         self._send(commands.Connection.Close(int(refusal.reply), refusal.text, cause[0], cause[1]))
         self._session.finish()
@@ -160,7 +165,7 @@ class Handshake(ClientLogin):
             return
         if session.finishing:
             return
-        self._audit()
+        self._path.audit(session)
         self._expected = commands.Connection.TuneOk
         self._send(commands.Connection.Tune(CHANNEL_MAX, FRAME_BYTES_MAX, HEARTBEAT_SECONDS))
 
@@ -189,10 +194,10 @@ class Handshake(ClientLogin):
             raise AmqpRefusal(
                 ReplyCode.NOT_ALLOWED, f"there is no virtual host {method.virtual_host!r}: declare it first"
             )
-        self._context.check_admitted(self._session)
+        self._path.check_admitted(self._session)
         self.is_done = True
         self._reader.body_bytes_max = self._context.limits.body_bytes_max
-        self._context.admission.decided(self._login)
+        self._path.decided(self._login)
         self._dialogue.begin(Vhost(name, vhost_prefix(name)))
         self._send(commands.Connection.OpenOk())
         self._token.begin()
@@ -202,17 +207,17 @@ class Handshake(ClientLogin):
 
         Raises AmqpRefusal and Refused.
         """
-        context, session = self._context, self._session
+        path, session = self._path, self._session
         session.waits_for_slot = True  # Meanwhile it is not read.
         try:
-            grant = await context.logins.check(
+            grant = await path.logins.check(
                 self._of_login(None, "", _text(secret)), session.listener, session.until_left, instead_of=session.user
             )
         finally:
             session.waits_for_slot = False
         if grant is None:
             return  # This listener serves all clients without login.
-        context.logins.leave(grant.principal.name)  # This connection is counted already.
+        path.logins.leave(grant.principal.name)  # This connection is counted already.
         if grant.principal != session.principal:
             raise AmqpRefusal(
                 ReplyCode.ACCESS_REFUSED, "the new secret is of another user or other groups: connect with it instead"

@@ -18,9 +18,11 @@ from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.copy_budget import COPIES_LEFT
 from qmq.broker.messages.message import Message
 from qmq.config import LimitSettings
+from qmq.engine.runtime.contexts import Committing, Engine
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.durable_headers import check_owner
+from qmq.gateways.rules import Rules
 from qmq.protocols.beanstalk.codec import replies as reply
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
 from qmq.protocols.beanstalk.decisions import Decisions, PutJob, SettleJob
@@ -41,8 +43,9 @@ from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import DEFAULT_TUBE, BeanstalkPart
 from qmq.protocols.beanstalk.reservations import Reservations
 from qmq.protocols.beanstalk.statistics import JobStatistics
+from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.frame_loop import FrameContext, gateway_of
+from qmq.sessions.frame_loop import FrameLoops
 from qmq.sessions.pull_consumer import PullConsumer
 from qmq.wire.stomp import Frame, Head
 
@@ -50,7 +53,10 @@ HEADS_MAX: Final = 256
 """Different puts of a connection that are remembered; at the bound all are forgotten."""
 
 
-class CommandContext(FrameContext, Protocol):
+class CommandContext(Engine, Committing, Protocol):
+    loops: FrameLoops
+    refusals: Refusals
+    rules: Rules
     limits: LimitSettings
 
     def check_right(self, principal: Principal | None, destination: str) -> None: ...
@@ -85,8 +91,8 @@ class BeanstalkCommands:
         self.is_producer = self.is_worker = False
         self.has_left = False
         sets = frozenset({ID, COPIES_LEFT})
-        self._gateway = gateway_of(context, session, encoder, rights, is_atomic=True, sets=sets)
-        decisions = self._decisions = Decisions(context, session, self._gateway, encoder, replies)
+        self._gateway = context.loops.gateway_of(session, encoder, rights, is_atomic=True, sets=sets)
+        decisions = self._decisions = Decisions(context.loops, session, self._gateway, encoder, replies)
         self._reservations = decisions.reservations = Reservations(
             part, context.broker, context.environment, session.id, pull, decisions.obey_one
         )

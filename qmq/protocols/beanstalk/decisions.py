@@ -19,7 +19,7 @@ from qmq.protocols.beanstalk.codec.replies import INTERNAL_ERROR, NOT_FOUND, OUT
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
 from qmq.protocols.beanstalk.reservations import Reservations
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.frame_loop import FrameContext, FrameLoop
+from qmq.sessions.frame_loop import FrameLoops
 from qmq.wire.stomp import Frame, Head, Version
 
 TRANSACTION: Final = "beanstalk"
@@ -54,18 +54,17 @@ class Decisions:
 
     def __init__(
         self,
-        context: FrameContext,
+        loops: FrameLoops,
         session: ClientSession,
         gateway: StompGateway,
         encoder: BeanstalkEncoder,
         replies: OrderedReplies,
     ) -> None:
-        self._context = context
         self._session = session
         self._gateway = gateway
         self._encoder = encoder
         self._replies = replies
-        self.loop = FrameLoop(context, session, gateway)
+        self.loop = loops.begin(session, gateway)
         self.reservations: Reservations
         self._pending: list[DecidedItem] = []
 
@@ -82,7 +81,7 @@ class Decisions:
         items: Sequence[DecidedItem] = self._pending
         self._pending = []
         while items and not self.is_over:
-            await self._slot()
+            await self.loop.slot()
             if self.is_over:
                 return
             sent: list[tuple[Message | None, bool]] = []
@@ -99,19 +98,13 @@ class Decisions:
 
     async def obey_one(self, frame: Command) -> None:
         """Decide one frame that has no reply. Raises what refuses it."""
-        await self._slot()
+        await self.loop.slot()
         if self.is_over:
             return
         await self._obey([frame])
         refused = self._encoder.refused
         if self._gateway.has_refused and refused is not None:
             raise refused
-
-    async def _slot(self) -> None:
-        session = self._session
-        session.waits_for_slot = True
-        await self._context.slot(session.id)
-        session.waits_for_slot = False
 
     async def _obey(self, frames: list[Command]) -> None:
         self._gateway.has_refused = False

@@ -13,6 +13,7 @@ from qmq.access.rules import Principal
 from qmq.admin.bulk_jobs import run_bulk_job
 from qmq.admin.facts.node_facts import NodeIdentity
 from qmq.auth.credentials import USERS, Grant
+from qmq.engine.runtime.contexts import Configured
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
 from qmq.errors import Refused
@@ -26,8 +27,8 @@ from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.protocols.beanstalk.part import BeanstalkPart
 from qmq.protocols.beanstalk.statistics import JobStatistics
 from qmq.sessions.clients.admission import PendingLogin
-from qmq.sessions.clients.client_login import LoginContext
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
+from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.pull_consumer import PullOf, pull_consumers
 
@@ -41,7 +42,8 @@ class BeanstalkDialogue(ClientDialogue):
 
     def __init__(
         self,
-        context: LoginContext,
+        node: Configured,
+        path: LoginPath,
         commands_of: Callable[..., BeanstalkCommands],
         pull_of: PullOf,
         session: ClientSession,
@@ -49,14 +51,15 @@ class BeanstalkDialogue(ClientDialogue):
         login: PendingLogin,
     ) -> None:
         """`commands_of` makes the commands of a session that has begun."""
-        self._context = context
+        self._node = node
+        self._path = path
         self._commands_of = commands_of
         self._session = session
         self._pipe = pipe
         self._login = login
         assert isinstance(session.listener, BeanstalkListenerSettings), "the Unix socket speaks STOMP"
         self._listener = session.listener
-        self._reader = BeanstalkReader(min(self._listener.job_bytes_max, context.limits.body_bytes_max))
+        self._reader = BeanstalkReader(min(self._listener.job_bytes_max, node.settings.limits.body_bytes_max))
         self._received: list[BeanstalkCommand | WrongCommand] = []
         self._sent = Waker()
         self._replies = OrderedReplies(self._put)
@@ -78,36 +81,36 @@ class BeanstalkDialogue(ClientDialogue):
     # The beginning
 
     def start(self) -> None:
-        context, session = self._context, self._session
+        path, session = self._path, self._session
         self._login.is_silent = False
         try:
-            context.admission.check_open()
+            path.check_open()
             self._log_in()
         except Refused as refused:
-            context.refusals.note(self._pipe.peer_address, refused)
+            path.refused(self._pipe.peer_address, refused)
             self._put(refusal_reply(refused))
             session.finish()
             return
-        context.admission.decided(self._login)
+        path.decided(self._login)
         session.begin()
-        rights = context.rights_of(session.principal)
+        rights = path.rights_of(session)
         self._commands = self._commands_of(
             session, rights, self._encoder, self._replies, self._pull, self._reader.job_bytes_max
         )
 
     def _log_in(self) -> None:
         """The user of the listener is the client's. Raises Refused."""
-        context, session, user = self._context, self._session, self._listener.user
+        logins, session, user = self._path.logins, self._session, self._listener.user
         if user is None:
-            if not context.logins.serves_anonymous(self._listener):
+            if not logins.serves_anonymous(self._listener):
                 raise Refused("login-required", "This listener names no user, and the node has users.")
             return
-        if not context.logins.is_user(user):
+        if not logins.is_user(user):
             raise Refused("login-failed", f"The user {user} of this listener does not exist.")
-        grant = context.logins.admit_again(Grant(Principal(user), USERS, proof=context.logins.proof_of(user)))
+        grant = logins.admit_again(Grant(Principal(user), USERS, proof=logins.proof_of(user)))
         session.principal, session.authenticator, session.user = grant.principal, USERS, user
         session.proof = grant.proof
-        context.audit("login", user=user, address=session.peer_address, authenticator=USERS)
+        self._path.audit(session)
 
     # Commands
 
@@ -147,7 +150,7 @@ class BeanstalkDialogue(ClientDialogue):
             self._sent.clear()
             if self._replies.count >= REPLIES_MAX:
                 await self._sent.wait()
-        if not commands.is_over and session.outbox.size > self._context.limits.outbox_bytes_max // 4:
+        if not commands.is_over and session.outbox.size > self._node.settings.limits.outbox_bytes_max // 4:
             await commands.flush()
             session.outbox.flush()
             session.waits_for_slot = True
@@ -163,7 +166,7 @@ class BeanstalkDialogue(ClientDialogue):
         self._reader.forget()
 
     def finish(self) -> None:
-        self._context.admission.decided(self._login)
+        self._path.decided(self._login)
         self._sent.wake()
         if self._commands is not None:
             self._commands.finish()
@@ -173,8 +176,7 @@ class BeanstalkDialogue(ClientDialogue):
             self._commands.stop()
 
     def leave(self) -> None:
-        self._context.admission.leave(self._login)
-        self._context.logins.leave(self._session.user)
+        self._path.leave(self._login, self._session.user)
         if self._commands is not None:
             self._commands.leave()
             self._commands = None
@@ -191,5 +193,5 @@ def protocol(node: Any) -> ClientProtocol:
     identity = NodeIdentity(engine.broker.origin.node, node.software, incarnation, node.started_seconds)
     statistics = JobStatistics(part, engine, rpc, node.queue_catalog, identity, node)
     commands_of = partial(BeanstalkCommands, node, part, statistics)
-    begin = partial(BeanstalkDialogue, node, commands_of, pull_consumers(node))
+    begin = partial(BeanstalkDialogue, node, node.login_path, commands_of, pull_consumers(node))
     return ClientProtocol("beanstalk", begin, refusal_reply, part, statistics.calls())

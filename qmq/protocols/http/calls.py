@@ -10,14 +10,19 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from qmq.access.rights import Rights
+from qmq.access.rules import Principal
 from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
 from qmq.admin.control import LIST, STATUS, ControlRequest, together
+from qmq.config import LimitSettings
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Committing, Engine
+from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.paused import Command
 from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.model.dots import Vector
-from qmq.protocols.http.client import WebClient, WebClientContext
+from qmq.protocols.http.client import WebClient
 from qmq.protocols.http.codec import HttpConnection, HttpRequest
 from qmq.protocols.http.gateway.avro import AVRO, check_writer, container
 from qmq.protocols.http.gateway.control import control_of
@@ -38,6 +43,9 @@ from qmq.protocols.http.part import WebPart
 from qmq.protocols.http.stomp.long_poll import Asking
 from qmq.protocols.http.stomp.websocket_pipe import WebSocketPipe
 from qmq.protocols.http.websocket import WebSocketFrames, WebSocketLimits, accept
+from qmq.sessions.clients.login_path import LoginPath
+from qmq.sessions.clients.refusals import Refusals
+from qmq.sessions.frame_loop import FrameLoops
 from qmq.settings.routing.definitions import VhostDefinitions
 from qmq.verbs.table import needs_of
 from qmq.wire.stomp import Frame, Head, Limits
@@ -60,13 +68,19 @@ SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Of WebSockets, as clients of STOMP offer them. The version is that of CONNECT, whatever was offered."""
 
 
-class CallContext(WebClientContext, Protocol):
+class CallContext(Engine, Committing, Protocol):
+    engine: EngineParts
+    login_path: LoginPath
+    loops: FrameLoops
+    beats: Heartbeats
+    limits: LimitSettings
+    refusals: Refusals
     console: ConsoleRequests
     peer_rpc: PeerRpc
     vhosts: VhostDefinitions
     wire_limits: Limits
 
-    def received_vector(self) -> Vector: ...
+    def rights_of(self, principal: Principal | None) -> Rights: ...
 
 
 class WebCalls:

@@ -5,11 +5,10 @@ another client. Messages that the former client has received stay in flight unti
 over.
 """
 
-from typing import Protocol
-
 import trio
 
 from qmq.auth.credentials import Credentials, Grant
+from qmq.engine.parts import EngineParts
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.stomp import StompGateway
@@ -20,14 +19,10 @@ from qmq.protocols.http.gateway.responses import HttpEncoder
 from qmq.protocols.http.part import WebPart
 from qmq.protocols.http.pull_session import PullSession
 from qmq.sessions.clients.admission import PendingLogin
-from qmq.sessions.clients.client_login import LoginContext
 from qmq.sessions.clients.login import certified_names, credentials_of
+from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.frame_loop import FrameContext, FrameLoop, gateway_of
-
-
-class WebClientContext(FrameContext, LoginContext, Protocol):
-    """What a login needs of the node."""
+from qmq.sessions.frame_loop import FrameLoop, FrameLoops
 
 
 class WebClient:
@@ -35,14 +30,18 @@ class WebClient:
 
     def __init__(
         self,
-        context: WebClientContext,
+        engine: EngineParts,
+        path: LoginPath,
+        loops: FrameLoops,
         part: WebPart,
         session: ClientSession,
         pipe: Pipe,
         login: PendingLogin,
         encoder: HttpEncoder,
     ) -> None:
-        self._context = context
+        self._engine = engine
+        self._path = path
+        self._loops = loops
         self._part = part
         self.session = session
         self.pipe = pipe
@@ -68,7 +67,7 @@ class WebClient:
         """Whether its token, or the login of its browser, has ended."""
         if self.cookie is not None and not self._part.console.is_open(self.cookie):
             return True
-        return bool(self.expires_us) and self._context.environment.now_us() >= self.expires_us
+        return bool(self.expires_us) and self._path.environment.now_us() >= self.expires_us
 
     async def log_in(self, request: HttpRequest, bytes_before: int) -> bool:
         """Log the client in with the credentials of the request; False when it has left. Raises Refused.
@@ -76,18 +75,18 @@ class WebClient:
         `bytes_before` is how much the connection had sent when its last request was answered: the rate of a new client
         does not have them.
         """
-        context, session = self._context, self.session
+        path, session = self._path, self.session
         said = authorization_of(request)
         cookie = None if said else self._part.console.cookie_of(request)
         if self.gateway is not None and (said, cookie) == (self._said, self.cookie) and not self.is_expired:
             return True
         self.login.is_silent = False
-        context.admission.check_open()
+        path.check_open()
         self._checking = trio.CancelScope()
         grant: Grant | None = None
         try:
             with self._checking:
-                grant = self._part.console.grant_of(cookie, session.user) or await context.logins.check(
+                grant = self._part.console.grant_of(cookie, session.user) or await path.logins.check(
                     self._credentials(said),
                     session.listener,
                     session.until_left,
@@ -95,11 +94,10 @@ class WebClient:
                     session.user,
                 )
         except Refused as refused:
-            login = self._credentials(said).login
-            context.refusals.note(session.peer_address, refused, login, is_user=context.logins.is_user(login))
+            path.refused(session.peer_address, refused, self._credentials(said).login)
             raise
         if session.finishing:
-            context.logins.leave(None if grant is None else grant.principal.name)
+            path.logins.leave(None if grant is None else grant.principal.name)
             return False
         is_first = self.gateway is None
         if not is_first:
@@ -111,22 +109,22 @@ class WebClient:
         self._said, self.cookie = said, cookie
         if not is_first and session.allowance.is_limited:
             session.allowance.skip(bytes_before)
-        context.broker.sessions[session.id].transaction_frames_max = MESSAGES_MAX
-        context.admission.decided(self.login)
-        if session.user is not None and cookie is None:
-            context.audit("login", user=session.user, address=session.peer_address, authenticator=session.authenticator)
+        self._engine.broker.sessions[session.id].transaction_frames_max = MESSAGES_MAX
+        path.decided(self.login)
+        if cookie is None:
+            path.audit(session)
         return True
 
     def _become(self, grant: Grant | None) -> None:
-        context, session = self._context, self.session
+        session, loops = self.session, self._loops
         principal = None if grant is None else grant.principal
         session.principal = principal
         session.user = None if principal is None else principal.name
         session.authenticator = "" if grant is None else grant.authenticator
         session.proof = None if grant is None else grant.proof
         self.expires_us = 0 if grant is None else grant.expires_us or 0
-        self.gateway = gateway_of(context, session, self.encoder, context.rights_of(principal), is_atomic=True)
-        self.frames = FrameLoop(context, session, self.gateway)
+        self.gateway = loops.gateway_of(session, self.encoder, self._path.rights_of(session), is_atomic=True)
+        self.frames = loops.begin(session, self.gateway)
         session.begin()
 
     def log_out(self) -> None:
@@ -135,7 +133,7 @@ class WebClient:
             return
         self.leave_pull()
         self.session.close_client()
-        self._context.logins.leave(self.session.user)
+        self._path.logins.leave(self.session.user)
         self.session.principal = self.session.user = None
         self.gateway = self.frames = None
 
@@ -157,9 +155,8 @@ class WebClient:
 
     def leave(self) -> None:
         """The connection has ended."""
-        self._context.admission.leave(self.login)
-        self._context.logins.leave(self.session.user)
+        self._path.leave(self.login, self.session.user)
         self.gateway = self.frames = None
 
     def _credentials(self, said: str | None) -> Credentials:
-        return credentials_of(self.pipe, self._context.broker.origin.node, *parse_authorization(said))
+        return credentials_of(self.pipe, self._engine.broker.origin.node, *parse_authorization(said))

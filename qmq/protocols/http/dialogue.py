@@ -61,11 +61,15 @@ class HttpDialogue(ClientDialogue):
         self._http = HttpConnection(HttpLimits(body_bytes_max=BODY_BYTES_MAX))
         self._encoder = HttpEncoder(self._http)
         session.encoder = self._encoder
-        self._client = WebClient(context, part, session, pipe, login, self._encoder)
+        self._client = WebClient(
+            context.engine, context.login_path, context.loops, part, session, pipe, login, self._encoder
+        )
         self._calls = WebCalls(context, part, self._client, self._http, self._watch_stream, self._hold)
         listener = session.listener
         assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
-        self._origins = Origins(listener.served_hosts(context.logins.serves_anonymous(listener)), listener.origins)
+        self._origins = Origins(
+            listener.served_hosts(context.login_path.logins.serves_anonymous(listener)), listener.origins
+        )
         self._awaits_request = False
         self._watch = -1
         self._since = trio.current_time()
@@ -235,7 +239,7 @@ class HttpDialogue(ClientDialogue):
         """End this login at once: another one needs its place."""
         if not self._session.finishing:
             self._session.finishing = True
-            self._context.refusals.note(self._session.peer_address, why)
+            self._context.login_path.refused(self._session.peer_address, why)
             self._pipe.close()
             self._client.cancel()
 
@@ -245,7 +249,7 @@ class HttpDialogue(ClientDialogue):
         self._awaits_request = self._is_busy or self._http.is_amid_request
 
     def finish(self) -> None:
-        self._context.admission.decided(self._login)
+        self._context.login_path.decided(self._login)
         self._client.cancel()
         self._calls.finish()
         self._client.leave_pull()

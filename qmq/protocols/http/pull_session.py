@@ -20,6 +20,7 @@ from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.paused import Command
+from qmq.gateways.rules import Rules
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.http.gateway.bodies import Receive
 from qmq.protocols.http.gateway.pulls import (
@@ -35,14 +36,16 @@ from qmq.protocols.http.gateway.responses import encode_refusal
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.sessions.clients.session import ClientSession, SessionContext
-from qmq.sessions.frame_loop import FrameContext, FrameLoop, gateway_of
+from qmq.sessions.frame_loop import FrameLoops
 from qmq.sessions.pull_consumer import PullOf
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 
 KEY_BITS: Final = 64
 
 
-class PullContext(FrameContext, SessionContext, MeshPeers, Tasks, Protocol):
+class PullContext(SessionContext, MeshPeers, Tasks, Protocol):
+    loops: FrameLoops
+    rules: Rules
     peer_rpc: PeerRpc
     exclusive_queues: ExclusiveQueues
 
@@ -135,8 +138,8 @@ class PullSession:
         self._encoder = dialogue.encoder
         self._pull = dialogue.pull
         rights = context.rights_of(session.principal)
-        gateway = gateway_of(context, session, self._encoder, rights, is_atomic=True)
-        self._loop = FrameLoop(context, session, gateway)
+        gateway = context.loops.gateway_of(session, self._encoder, rights, is_atomic=True)
+        self._loop = context.loops.begin(session, gateway)
         self._numbers = 0
         self._turn = trio.Lock()
         self.id = session.id

@@ -1,12 +1,17 @@
 """A session that speaks STOMP: codec, login, heartbeats, and the loop that decides frames."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final
 
 import trio
 
+from qmq import __version__
 from qmq.auth.credentials import Credentials
+from qmq.config import LimitSettings
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Configured
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused, RemoteProtocolError
 from qmq.gateways.encode import STOMP_ENCODERS
@@ -15,11 +20,12 @@ from qmq.gateways.headers import window
 from qmq.gateways.stomp import StompGateway
 from qmq.sessions.client_heartbeats import ClientHeartbeats
 from qmq.sessions.clients.admission import PendingLogin
-from qmq.sessions.clients.client_login import ClientLogin, LoginContext
+from qmq.sessions.clients.client_login import ClientLogin
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.sessions.clients.login import certified_names, credentials_of
+from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.frame_loop import FrameContext, FrameLoop, only_requests
+from qmq.sessions.frame_loop import FrameLoop, FrameLoops, only_requests
 from qmq.wire.stomp import Connection, Frame, HeadCaches, Limits, Role, Version, encode_frame, parse_heartbeat
 
 PRODUCT: Final = "client-product"
@@ -29,24 +35,30 @@ PRODUCT: Final = "client-product"
 class LoginExchange(ClientLogin):
     """From CONNECT to CONNECTED, or to the ERROR that refuses it."""
 
-    __slots__ = ("_connection", "_dialogue")
+    __slots__ = ("_connection", "_dialogue", "_engine", "_loops", "_node")
 
     def __init__(
         self,
-        context: LoginContext,
+        engine: EngineParts,
+        node: Configured,
+        path: LoginPath,
+        loops: FrameLoops,
         session: ClientSession,
         dialogue: "StompDialogue",
         pipe: Pipe,
         connection: Connection,
         login: PendingLogin,
     ) -> None:
-        super().__init__(context, session, pipe, login)
+        super().__init__(path, session, pipe, login)
+        self._engine = engine
+        self._node = node
+        self._loops = loops
         self._dialogue = dialogue
         self._connection = connection
 
     async def respond(self, connect: Frame) -> bool:
         """Respond to CONNECT; False when the login is refused (the client has got the ERROR)."""
-        context, session = self._context, self._session
+        session, path, limits = self._session, self._path, self._node.settings.limits
         headers = connect.head.headers
         version = self._connection.version
         self._login.is_silent = False
@@ -54,7 +66,7 @@ class LoginExchange(ClientLogin):
             session.dialogue.note_product(headers[PRODUCT])
         try:
             client_beats = parse_heartbeat(headers.get("heart-beat", "0,0"))
-            bound = window(headers, context.limits.prefetch_max)
+            bound = window(headers, limits.prefetch_max)
             certified = certified_names(self._pipe, session.listener)
             await self._admit(self._credentials(headers), certified)
         except (Refused, RemoteProtocolError) as error:
@@ -65,32 +77,30 @@ class LoginExchange(ClientLogin):
         if session.finishing:
             return False
         beats = self._dialogue.beats
-        offer = beats.agree(client_beats, context.limits)
+        offer = beats.agree(client_beats, limits)
         session.encoder = STOMP_ENCODERS[version]
         self.is_done = True
         self._dialogue.begin(
-            StompGateway(
-                session.id,
-                context.broker,
-                context.rules,
-                version,
-                headers.get("on-error") == "keep-open",
+            self._loops.gateway_of(
+                session,
+                session.encoder,
+                path.rights_of(session),
+                version=version,
+                keep_open=headers.get("on-error") == "keep-open",
                 client_id=headers.get("client-id", ""),
                 window=bound,
-                user=session.user,
-                rights=context.rights_of(session.principal),
-                answers_early=context.logins.answers_early(session.user, session.listener),
+                answers_early=path.logins.answers_early(session.user, session.listener),
             )
         )
-        context.admission.decided(self._login)
+        path.decided(self._login)
         answer = [
             ("version", version.text),
-            ("server", context.software),
-            ("session", f"{context.broker.origin}-{session.id}"),
+            ("server", f"qmq/{__version__}"),
+            ("session", f"{self._engine.broker.origin}-{session.id}"),
             ("heart-beat", f"{offer[0]},{offer[1]}"),
         ]
         if session.user is not None:
-            self._audit()
+            path.audit(session)
             answer.append(("user-name", session.user))
         session.outbox.put(encode_frame("CONNECTED", answer, version=version))
         session.outbox.flush()
@@ -100,12 +110,11 @@ class LoginExchange(ClientLogin):
 
     def _credentials(self, headers: Mapping[str, str]) -> Credentials:
         login, passcode, token = headers.get("login"), headers.get("passcode", ""), headers.get("token")
-        return credentials_of(self._pipe, self._context.broker.origin.node, login, passcode, token)
+        return credentials_of(self._pipe, self._engine.broker.origin.node, login, passcode, token)
 
     def refuse(self, error: ProtocolError | Refused, receipt: str | None = None, login: str | None = None) -> None:
         """Send the ERROR; the session finishes next."""
-        context = self._context
-        context.refusals.note(self._pipe.peer_address, error, login, is_user=context.logins.is_user(login))
+        self._path.refused(self._pipe.peer_address, error, login)
         self._session.outbox.put(encode_error(error, receipt, self._connection.version))
         self._session.outbox.flush()
 
@@ -117,21 +126,27 @@ class LoginExchange(ClientLogin):
         del self._dialogue
 
 
-class StompContext(FrameContext, LoginContext, Protocol):
-    wire_limits: Limits
-    caches: HeadCaches
-
-
 class StompDialogue(ClientDialogue):
     awaits_frame = False
 
-    def __init__(self, context: StompContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
-        self._context = context
+    def __init__(
+        self,
+        engine: EngineParts,
+        node: Configured,
+        path: LoginPath,
+        loops: FrameLoops,
+        caches: HeadCaches,
+        session: ClientSession,
+        pipe: Pipe,
+        login: PendingLogin,
+    ) -> None:
+        self._path = engine.path
+        self._loops = loops
         self._session = session
-        self._connection = Connection(Role.SERVER, context.wire_limits, context.caches, gathers=True)
+        self._connection = Connection(Role.SERVER, wire_limits(node.settings.limits), caches, gathers=True)
         session.encoder = STOMP_ENCODERS[Version.V10]
-        self.beats = ClientHeartbeats(context.beats, session)
-        self._login = LoginExchange(context, session, self, pipe, self._connection, login)
+        self.beats = ClientHeartbeats(path.beats, session)
+        self._login = LoginExchange(engine, node, path, loops, session, self, pipe, self._connection, login)
         self._gateway: StompGateway | None = None
         self._frames: FrameLoop | None = None
         self._received: list[Frame] = []
@@ -145,12 +160,12 @@ class StompDialogue(ClientDialogue):
         return self._connection.unfinished_bytes
 
     def start(self) -> None:
-        self.beats.watch_login(self._context.limits.login_seconds, self._login.check_time)
+        self.beats.watch_login(self._login.seconds_max, self._login.check_time)
 
     def begin(self, gateway: StompGateway) -> None:
         """The client is logged in."""
         self._gateway = gateway
-        self._frames = FrameLoop(self._context, self._session, gateway, self._connection)
+        self._frames = self._loops.begin(self._session, gateway, self._connection)
         self._session.begin()
 
     def receive(self, data: bytes) -> None:
@@ -166,7 +181,7 @@ class StompDialogue(ClientDialogue):
             session.finish()
             return
         session.waits_for_slot = True
-        await self._context.slot(session.id, asks=only_requests(frames))
+        await self._path.slot(session.id, asks=only_requests(frames))
         session.waits_for_slot = False
         if session.ending or session.finishing:
             return
@@ -197,6 +212,12 @@ def _refusal(refused: Refused) -> bytes:
     return encode_error(refused, None, Version.V12)
 
 
-def protocol(context: StompContext) -> ClientProtocol:
+def protocol(node: Any) -> ClientProtocol:
     """STOMP on one node."""
-    return ClientProtocol("stomp", partial(StompDialogue, context), _refusal)
+    begin = partial(StompDialogue, node.engine, node, node.login_path, node.loops, node.caches)
+    return ClientProtocol("stomp", begin, _refusal)
+
+
+def wire_limits(limits: LimitSettings) -> Limits:
+    """The bounds of frames, as the codec names them."""
+    return Limits(**{one.name: getattr(limits, one.name) for one in fields(Limits)})

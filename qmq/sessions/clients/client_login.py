@@ -6,22 +6,16 @@ disconnected.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import Any, Final, Protocol
+from typing import Final
 
 import trio
 
-from qmq.access.rights import Rights
-from qmq.access.rules import Principal
 from qmq.auth.credentials import Credentials
-from qmq.config import LimitSettings
-from qmq.engine.runtime.contexts import Engine
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.environment import Environment, Pipe
 from qmq.errors import Refused
-from qmq.gateways.rules import Rules
-from qmq.sessions.clients.admission import Admission, PendingLogin
-from qmq.sessions.clients.login import Logins
-from qmq.sessions.clients.refusals import Refusals
+from qmq.sessions.clients.admission import PendingLogin
+from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
 
 CHECK_SECONDS_MAX: Final = 60.0
@@ -66,25 +60,6 @@ class TokenWatch:
         return None
 
 
-class LoginContext(Engine, Protocol):
-    beats: Heartbeats
-    rules: Rules
-    limits: LimitSettings
-    admission: Admission
-    logins: Logins
-    refusals: Refusals
-    software: str
-
-    def rights_of(self, principal: Principal | None) -> Rights:
-        """What a principal may do; None for a client without login."""
-
-    def check_admitted(self, session: ClientSession) -> None:
-        """Raises Refused if a client whose login has succeeded could not log in now."""
-
-    def audit(self, event: str, **facts: Any) -> None:
-        """Note an event for the subscribers of `/system/audit`."""
-
-
 class ClientLogin(ABC):
     """One login. A protocol reads what its client sends, and says how a login is refused."""
 
@@ -93,27 +68,32 @@ class ClientLogin(ABC):
         "_asked_at",
         "_checked_seconds",
         "_checking",
-        "_context",
         "_login",
+        "_path",
         "_pipe",
         "_session",
         "_token",
         "is_done",
     )
 
-    def __init__(self, context: LoginContext, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
-        self._context = context
+    def __init__(self, path: LoginPath, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self._path = path
         self._session = session
         self._pipe = pipe
         self._login = login
         login.dismiss = self._dismiss
-        self._token = TokenWatch(context.beats, context.environment, session)
+        self._token = TokenWatch(path.beats, path.environment, session)
         # Covers the response to the login.
         self._checking = trio.CancelScope()
         # When the check began that is not over; how long others have taken; how much of that the login has got back.
         self._asked_at: float | None = None
         self._checked_seconds = self._allowed_seconds = 0.0
         self.is_done = False
+
+    @property
+    def seconds_max(self) -> float:
+        """How long it may take, besides its checks."""
+        return self._path.seconds_max
 
     @abstractmethod
     def refuse(self, error: Refused) -> None:
@@ -124,12 +104,12 @@ class ClientLogin(ABC):
 
         Also returns when the login was dismissed or refused meanwhile: then the session is finishing.
         """
-        context, session = self._context, self._session
-        context.admission.check_open()
+        path, session = self._path, self._session
+        path.check_open()
         with self._checking:
             self._asked_at = trio.current_time()
             try:
-                grant = await context.logins.check(credentials, session.listener, session.until_left, certified)
+                grant = await path.logins.check(credentials, session.listener, session.until_left, certified)
             finally:
                 self._checked_seconds += trio.current_time() - self._asked_at
                 self._asked_at = None
@@ -138,17 +118,7 @@ class ClientLogin(ABC):
                 session.proof = grant.proof
                 session.user = grant.principal.name
                 self._token.expires_us = grant.expires_us or 0
-            async with context.admission.turns:
-                await trio.lowlevel.checkpoint()
-            # A change of users ends sessions that have begun, and this one has not.
-            context.check_admitted(session)
-
-    def _audit(self) -> None:
-        """A user has logged in: an event of the audit."""
-        session = self._session
-        if session.user is not None:
-            address = session.peer_address
-            self._context.audit("login", user=session.user, address=address, authenticator=session.authenticator)
+            await path.turn(session)
 
     def check_time(self, now: float) -> float | None:
         """The time for the login is over, but for that which the node has taken for its checks."""
@@ -159,7 +129,7 @@ class ClientLogin(ABC):
         if more_seconds > 0:
             self._allowed_seconds += more_seconds
             return now + more_seconds
-        limit = self._context.limits.login_seconds
+        limit = self._path.seconds_max
         self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
         self._session.finish()
         self._checking.cancel()
@@ -169,7 +139,7 @@ class ClientLogin(ABC):
         """End this login at once: another one needs its place."""
         if not self._session.finishing:
             self._session.finishing = True
-            self._context.refusals.note(self._pipe.peer_address, why)
+            self._path.refused(self._pipe.peer_address, why)
             self._send_dismissal(why)
             self._pipe.close()
             self._checking.cancel()
@@ -179,12 +149,11 @@ class ClientLogin(ABC):
 
     def decided(self) -> None:
         """It is pending no more."""
-        self._context.admission.decided(self._login)
+        self._path.decided(self._login)
 
     def leave(self) -> None:
         """The connection has ended, and everything that it delivers."""
         self._token.end()
-        self._context.admission.leave(self._login)
-        self._context.logins.leave(self._session.user)
+        self._path.leave(self._login, self._session.user)
         # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
         del self._login.dismiss

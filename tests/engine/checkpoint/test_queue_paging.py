@@ -326,13 +326,13 @@ async def test_a_slot_that_is_free_delays_no_deadline(
 ) -> None:
     rig = Rig()
     async with rig.run():
-        free = rig.alive.slot
+        free = rig.alive.commit_path.slot
 
         async def slot(*session: int, **how: bool) -> None:
             autojump_clock.jump(0.000_01)  # as any call takes on a real clock
             await free(*session, **how)
 
-        monkeypatch.setattr(rig.alive, "slot", slot)
+        monkeypatch.setattr(rig.alive.commit_path, "slot", slot)
         client = await rig.connect()
         await client.send(subscribe(JOBS, ack="auto"))
         await client.send(send(JOBS, "later", delay="5000"))

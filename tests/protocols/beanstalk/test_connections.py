@@ -19,6 +19,7 @@ from qmq.config import (
 from qmq.protocols.beanstalk.decisions import TOGETHER_MAX, DecidedItem, Decisions
 from qmq.protocols.beanstalk.dialogue import BeanstalkDialogue
 from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
+from qmq.sessions.frame_loop import FrameLoop
 from qmq.wire.stomp import Frame
 from tests.config.test_load import HASH
 from tests.node.rig import HOST, eventually, send, subscribe
@@ -376,11 +377,11 @@ async def test_a_reservation_whose_session_ends_before_its_turn_ends_with_it(
         client = await rig.client()
         waits, has_turn = trio.Event(), trio.Event()
 
-        async def turn(decisions: Decisions) -> None:
+        async def turn(loop: FrameLoop) -> None:
             waits.set()
             await has_turn.wait()
 
-        with patch.object(Decisions, "_slot", turn):
+        with patch.object(FrameLoop, "slot", turn):
             await client.send(command.format(job=job))
             await waits.wait()
             rig.alive.sessions[max(rig.alive.sessions)].end_in_order()
