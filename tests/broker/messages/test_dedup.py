@@ -150,3 +150,11 @@ def test_a_deleted_fanout_is_forgotten_with_all_messages_of_one_key() -> None:
 
     dedup.forget_fanout("/fanout/f", {A: 13})
     assert len(dedup) == 0
+
+
+def test_a_message_is_known_for_exactly_ten_minutes() -> None:
+    dedup = Dedup()
+    dedup.learn(key(1), Dot(A, 1), 0)
+
+    assert dedup.find(key(1), 600 * SECOND) == Dot(A, 1)
+    assert dedup.find(key(1), 600 * SECOND + 1) is None
