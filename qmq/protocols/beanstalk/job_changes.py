@@ -105,7 +105,8 @@ class JobChanges:
     async def kick_tube(self, tube: str, bound: int) -> int:
         """Make up to `bound` jobs ready: buried ones, or, if there are none, delayed ones.
 
-        Raises Refused if there are none while a node may not deliver, or does not respond.
+        Raises Refused if it finds none while a node may not deliver, or does not respond: if that one has buried jobs,
+        the delayed ones stay.
         """
         refused: Refused | None = None
         for what in ("buried", "delayed"):
@@ -119,8 +120,8 @@ class JobChanges:
                     refused = error
             if count:
                 return count
-        if refused is not None:
-            raise refused
+            if refused is not None:
+                raise refused
         return 0
 
     async def _kick_at(self, node: str, tube: str, bound: int, what: str) -> int:

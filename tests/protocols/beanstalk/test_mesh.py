@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.errors import Refused
-from qmq.protocols.beanstalk.calls import BeanstalkCall, DeleteJob
+from qmq.protocols.beanstalk.calls import BeanstalkCall, DeleteJob, KickTube
 from tests.node.mesh_rig import isolate
 from tests.node.rig import send
 from tests.protocols.beanstalk.mesh import BeanstalkMesh
@@ -205,6 +205,24 @@ async def test_a_kick_whose_response_is_lost_is_not_denied(
 
         assert await client.ask("kick 1") == b"INTERNAL_ERROR"
         assert (await client.facts(f"stats-job {job}"))["state"] == "ready"
+
+
+async def test_no_delayed_job_is_kicked_while_a_node_that_may_have_buried_ones_is_silent(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BeanstalkMesh("a", "b").run() as rig:
+        await in_state(await rig.client("a"), "buried")
+        client, node = await rig.client("b"), rig.nodes["b"]
+        job = await in_state(client, "delayed")
+        ask_one = node.peer_rpc.ask_one
+
+        async def silent(peer: str, call: BeanstalkCall[Any]) -> Any:
+            return None if isinstance(call, KickTube) else await ask_one(peer, call)
+
+        monkeypatch.setattr(node.peer_rpc, "ask_one", silent)
+
+        assert await client.ask("kick 1") == b"INTERNAL_ERROR"
+        assert (await client.facts(f"stats-job {job}"))["state"] == "delayed"
 
 
 async def test_tubes_and_counts_are_those_of_the_mesh(autojump_clock: MockClock) -> None:
