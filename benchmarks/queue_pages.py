@@ -66,8 +66,8 @@ async def measure(queues: int, stored: int, sorts: list[str], folder: Path, work
 
         for sort in sorts:
             for text in ("", "7/comm", "77/comm"):
-                node.queue_catalog = QueueCatalog(node)
-                pages = QueuePages(node)
+                catalog = QueueCatalog(node.engine, node, node.declared_queues, node.paused_queues)
+                pages = QueuePages(node.broker.totals, catalog)
                 print(f"{sort:8}{text:8} first  ", say(await page(pages, sort, text)), flush=True)
                 found = [await page(pages, sort, text) for _ in range(LATER)]
                 print(f"{sort:8}{text:8} later  ", say(max(found)), flush=True)

@@ -99,7 +99,7 @@ async def measure(queues: int, connections: int, scrapes: int, folder: Path, wor
         found: dict[str, list[float]] = {"page": [], "turn": [], "looking": [], "pass": []}
         size = 0
         for _ in range(scrapes):
-            node.queue_catalog = QueueCatalog(node)
+            node.queue_catalog = QueueCatalog(node.engine, node, node.declared_queues, node.paused_queues)
             samples = Samples(node)
             turns.reset()
             began = time.perf_counter()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.admin.conditions import RULES
+from qmq.admin.facts.conditions import RULES
 from qmq.node.peer_requests import CALLS
 from qmq.protocols import declarations
 from qmq.replication.protocol.frame_table import FROM_PULLING_SIDE, FROM_SERVING_SIDE

@@ -8,7 +8,7 @@ A job covers the messages that the node has when the job begins. It touches only
 """
 
 from collections.abc import Callable
-from typing import Annotated, Final, NamedTuple, Protocol
+from typing import Annotated, Final, NamedTuple
 
 import trio
 from msgspec import Meta, Struct
@@ -19,7 +19,6 @@ from qmq.broker.queues.paging.pager import PAGE_MESSAGES, page_limit
 from qmq.broker.selectors import compile_selector, select_within
 from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.engine.parts import EngineParts
-from qmq.engine.runtime.contexts import Committing, Engine, Reporting
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Count, Facts, Text
 from qmq.model.dots import Dot
@@ -37,11 +36,6 @@ CLIENT_LEFT: Final = "client-left"
 
 UNKNOWN: Final[Facts] = {"known": False}
 """Facts about a queue of which a node has no messages, consumers or definitions: its name may be misspelled."""
-
-
-class BulkContext(Engine, Committing, Reporting, Protocol):
-    engine: EngineParts
-    definitions: LiveDefinitions
 
 
 class BulkJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,16 +68,18 @@ def all_until(check: Callable[[], None]) -> Coverage:
     return Coverage(lambda message: True, check)
 
 
-async def run_bulk_job(context: BulkContext, job: BulkJob, coverage: Coverage | None = None) -> Facts:
+async def run_bulk_job(
+    engine: EngineParts, definitions: LiveDefinitions, job: BulkJob, coverage: Coverage | None = None
+) -> Facts:
     """Run `job` on this node.
 
     Returns how many `messages` it settled, and `reason`: why it stopped early, or left some of them; "" if it did not.
     `serves`: the nodes whose messages it covered, because this node served them from begin to end. With `known` false
     the node has no such queue.
     """
-    served = context.broker.queues.owned.serves
+    served = engine.broker.queues.owned.serves
     serves = set(served)
-    run = _Run(context, job, coverage)
+    run = _Run(engine, definitions, job, coverage)
     try:
         await run.all()
     except Refused as refused:
@@ -93,13 +89,16 @@ async def run_bulk_job(context: BulkContext, job: BulkJob, coverage: Coverage | 
 
 
 class _Run:
-    def __init__(self, context: BulkContext, job: BulkJob, coverage: Coverage | None) -> None:
-        self._context = context
+    def __init__(
+        self, engine: EngineParts, definitions: LiveDefinitions, job: BulkJob, coverage: Coverage | None
+    ) -> None:
+        self._engine = engine
+        self._definitions = definitions
         self._job = job
         self._coverage = coverage
         self._selector = compile_selector(job.selector) if job.selector else None
-        self._before = dict(context.received_vector())
-        self._memory_before = context.broker.memory_sequence
+        self._before = dict(engine.path.received_vector())
+        self._memory_before = engine.broker.memory_sequence
         self._uncheckpointed = 0
         self._has_forgotten = False
         self.done = 0
@@ -115,22 +114,22 @@ class _Run:
 
         An unforced deletion is refused first of all because of consumers.
         """
-        context, job = self._context, self._job
+        engine, job = self._engine, self._job
         is_deletion = job.verb == "delete"
         if is_deletion and not job.is_forced:
             self._check_consumers()
         self._check_serving()
-        await context.flushed()
+        await engine.path.flushed()
         # What is not in memory is in the store: then a queue that is empty, say, costs no checkpoint.
-        known = context.broker.queues.by_name.get(job.queue)
-        is_up = known is None or not known.held or await context.engine.checkpoints.bring_up()
-        head = await context.environment.run_blocking(self._head)
-        self.is_known = head is not None or job.queue in context.broker.queues.by_name
+        known = engine.broker.queues.by_name.get(job.queue)
+        is_up = known is None or not known.held or await engine.checkpoints.bring_up()
+        head = await engine.environment.run_blocking(self._head)
+        self.is_known = head is not None or job.queue in engine.broker.queues.by_name
         if head is not None:
             for priority in head.priorities:
                 await self._level(priority, page_limit(head.messages, head.body_bytes))
         # On a full disk there is no checkpoint, and memory has durable messages that the store has not.
-        left = context.broker.bulk_settlement.in_memory(job.queue)
+        left = engine.broker.bulk_settlement.in_memory(job.queue)
         for begin in range(0, len(left), PAGE_MESSAGES):
             page = [one for one in left[begin : begin + PAGE_MESSAGES] if self._is_covered(one)]
             page = [one for one in page if not one.settled and (one.sequence < 0 or not is_up)]
@@ -138,38 +137,36 @@ class _Run:
                 break
             if page:
                 await self._settle(page)
-                await context.flushed()
+                await engine.path.flushed()
             await trio.lowlevel.checkpoint()
         if not job.is_dry_run:
-            out = Outcome(now_us=context.environment.now_us())
-            context.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)
-            context.submit(out)
+            out = Outcome(now_us=engine.environment.now_us())
+            engine.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)
+            engine.path.submit(out)
         if self._has_forgotten:
             # The same id may be sent to any node next.
-            await context.flushed()
-            await context.definitions.spread()
+            await engine.path.flushed()
+            await self._definitions.spread()
 
     def _head(self) -> QueueHead | None:
-        return self._context.served_rows().heads([self._job.queue], FAR_US).get(self._job.queue)
+        return self._engine.served_rows().heads([self._job.queue], FAR_US).get(self._job.queue)
 
     async def _level(self, priority: int, limit: int) -> None:
-        context, queue = self._context, self._job.queue
+        engine, queue = self._engine, self._job.queue
         after: Dot | None = None
         exact = 0
         while not self._is_over:
-            async with context.engine.pager.load_lock:
-                rows = await context.environment.run_blocking(
-                    context.served_rows().page, queue, priority, after, FAR_US, limit, exact
+            async with engine.pager.load_lock:
+                rows = await engine.environment.run_blocking(
+                    engine.served_rows().page, queue, priority, after, FAR_US, limit, exact
                 )
-                context.engine.damage.check()
-                messages = [
-                    message for row in rows if (message := context.engine.replay.message_of_row(row)) is not None
-                ]
+                engine.damage.check()
+                messages = [message for row in rows if (message := engine.replay.message_of_row(row)) is not None]
                 await self._settle([message for message in messages if self._is_covered(message)])
-            await context.flushed()
+            await engine.path.flushed()
             if self._uncheckpointed >= CHECKPOINT_MESSAGES:
                 self._uncheckpointed = 0
-                await context.engine.checkpoints.bring_up()
+                await engine.checkpoints.bring_up()
             if len(rows) < limit:
                 return
             after, exact = rows[-1].dot, rows[-1].exact
@@ -183,20 +180,20 @@ class _Run:
         return message.sequence <= self._before.get(message.origin, 0)
 
     async def _settle(self, messages: list[Message]) -> None:
-        context, job = self._context, self._job
+        engine, job = self._engine, self._job
         messages = await self._selected(messages)
-        await context.slot(asks=True)
+        await engine.path.slot(asks=True)
         self._check_serving()
         if self._coverage is not None:
             self._coverage.check()
-        bulk = context.broker.bulk_settlement
+        bulk = engine.broker.bulk_settlement
         waiting = bulk.waiting(job.queue, messages)
         if job.count:
             waiting = waiting[: job.count - self.done]
         if job.is_dry_run or not waiting:
             self.done += len(waiting)
             return
-        out = Outcome(now_us=context.environment.now_us())
+        out = Outcome(now_us=engine.environment.now_us())
         if job.verb in ("move", "redrive"):
             done, why = bulk.move(waiting, job.target, out)
             if why is not None:
@@ -206,11 +203,11 @@ class _Run:
             self._forget_ids(waiting, out)
         self.done += done
         self._uncheckpointed += done
-        context.submit(out)
+        engine.path.submit(out)
 
     def _forget_ids(self, removed: list[Message], out: Outcome) -> None:
         """What an operator removed may be sent again with its dedup id."""
-        broker = self._context.broker
+        broker = self._engine.broker
         ids = {one.dot: key for one in removed if (key := one.envelope.key) is not None}
         broker.dedup.forget(ids)
         durable = {dot: key for dot, key in ids.items() if dot.sequence > 0}
@@ -230,11 +227,11 @@ class _Run:
 
     def _check_consumers(self) -> None:
         """Raises Refused while clients of this node consume the queue."""
-        queue = self._context.broker.queues.by_name.get(self._job.queue)
+        queue = self._engine.broker.queues.by_name.get(self._job.queue)
         if queue is not None and queue.subscriptions:
             raise Refused(HAS_CONSUMERS, f"{queue.name} has consumers: stop them, or force it (`--force`, force:true).")
 
     def _check_serving(self) -> None:
         """Raises Refused while another node may deliver the messages of this one."""
-        if self._context.broker.queues.held:
+        if self._engine.broker.queues.held:
             raise Refused(NOT_SERVING, "This node may not deliver its queue messages now; see its status.")

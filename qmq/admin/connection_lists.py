@@ -1,14 +1,12 @@
 """`/control/connections`, `/control/links` and `/control/kick`: rows of one node or of all, merged and in pages."""
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from qmq.admin.facts.totals import rated
 from qmq.admin.inspection.connections import (
     REASON_CHARS_MAX,
     ConnectionRows,
     ConnectionsCall,
-    ConnectionsContext,
     KickCall,
     LinkRows,
     LinksCall,
@@ -21,48 +19,49 @@ from qmq.verbs.nodes import Connections, Kick, Links
 from qmq.verbs.verb import Verb, VerbRequest
 
 
-class ListContext(ConnectionsContext, Protocol):
-    peer_rpc: PeerRpc
+class ConnectionVerbs:
+    """Responds to them."""
 
+    def __init__(self, rpc: PeerRpc, node: str) -> None:
+        self._rpc = rpc
+        self._node = node
 
-async def list_connections(context: ListContext, asked: VerbRequest[Connections]) -> Facts:
-    """One page of connections, ordered by node and number. Raises Refused for a bad `after`."""
-    limit = asked.options.limit
-    call = ConnectionsCall(**_named(asked), limit=limit, after=asked.options.after)
+    async def connections(self, asked: VerbRequest[Connections]) -> Facts:
+        """One page of connections, ordered by node and number. Raises Refused for a bad `after`."""
+        limit = asked.options.limit
+        call = ConnectionsCall(**_named(asked), limit=limit, after=asked.options.after)
 
-    async def page() -> Facts:
-        replies = await context.peer_rpc.ask_all(call, is_mesh=asked.is_mesh)
-        facts = _together(asked, "connections", replies)
-        rows = sorted(facts["rows"], key=lambda row: place_of(row["id"]))
-        # A node that has more says so; what sorts behind its last row may be incomplete.
-        ends = [one.next for one in replies.by_node.values() if one.next]
-        end = min(ends, key=place_of, default="")
-        rows = [row for row in rows if not end or place_of(row["id"]) <= place_of(end)]
-        end = rows[limit - 1]["id"] if len(rows) > limit else end
-        return {**facts, "rows": rows[:limit], **({"next": end} if end else {})}
+        async def page() -> Facts:
+            replies = await self._rpc.ask_all(call, is_mesh=asked.is_mesh)
+            facts = _together(asked, "connections", replies)
+            rows = sorted(facts["rows"], key=lambda row: place_of(row["id"]))
+            # A node that has more says so; what sorts behind its last row may be incomplete.
+            ends = [one.next for one in replies.by_node.values() if one.next]
+            end = min(ends, key=place_of, default="")
+            rows = [row for row in rows if not end or place_of(row["id"]) <= place_of(end)]
+            end = rows[limit - 1]["id"] if len(rows) > limit else end
+            return {**facts, "rows": rows[:limit], **({"next": end} if end else {})}
 
-    return await rated(asked.options.rate_seconds, page)
+        return await rated(asked.options.rate_seconds, page)
 
+    async def links(self, asked: VerbRequest[Links]) -> Facts:
+        """All links, as each node sees its own."""
 
-async def list_links(context: ListContext, asked: VerbRequest[Links]) -> Facts:
-    """All links, as each node sees its own."""
+        async def read() -> Facts:
+            return _together(asked, "links", await self._rpc.ask_all(LinksCall(), is_mesh=asked.is_mesh))
 
-    async def read() -> Facts:
-        return _together(asked, "links", await context.peer_rpc.ask_all(LinksCall(), is_mesh=asked.is_mesh))
+        return await rated(asked.options.rate_seconds, read)
 
-    return await rated(asked.options.rate_seconds, read)
-
-
-async def kick(context: ListContext, asked: VerbRequest[Kick]) -> Facts:
-    """End the connections that are named, but not that of the request."""
-    named = _named(asked)
-    if not named:
-        raise Refused("missing-header", "kick names connections: /control/kick/ID, or the header user or address.")
-    reason = asked.options.reason[:REASON_CHARS_MAX]
-    # Else the client that asks would get no response.
-    but = f"{context.origin.node}/{asked.session}"
-    call = KickCall(**named, reason=reason, but=but, is_dry_run=asked.is_dry_run)
-    return _together(asked, "connections", await context.peer_rpc.ask_all(call, is_mesh=asked.is_mesh))
+    async def kick(self, asked: VerbRequest[Kick]) -> Facts:
+        """End the connections that are named, but not that of the request."""
+        named = _named(asked)
+        if not named:
+            raise Refused("missing-header", "kick names connections: /control/kick/ID, or the header user or address.")
+        reason = asked.options.reason[:REASON_CHARS_MAX]
+        # Else the client that asks would get no response.
+        but = f"{self._node}/{asked.session}"
+        call = KickCall(**named, reason=reason, but=but, is_dry_run=asked.is_dry_run)
+        return _together(asked, "connections", await self._rpc.ask_all(call, is_mesh=asked.is_mesh))
 
 
 def _named(asked: VerbRequest[Connections | Kick]) -> Mapping[str, str]:

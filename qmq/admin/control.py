@@ -1,4 +1,4 @@
-"""The verbs that count and list: status, conditions, destinations and subscribers, of one node or of all.
+"""The verbs that count and list: conditions, destinations and subscribers, of one node or of all.
 
 Each node responds about itself, and the node of the client merges the responses. Counts are summed; rows of one
 destination become one row. Fanouts are the exception: every node has a copy of the same messages, so the largest count
@@ -7,34 +7,29 @@ count are those of ocamlmq, with its header names.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import Annotated, Any, ClassVar, Protocol
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import trio
 from msgspec import Meta
 
-from qmq.access.rights import Rights
-from qmq.access.rules import Action, Principal
-from qmq.admin.counts import (
+from qmq.admin.facts.conditions import Conditions
+from qmq.admin.facts.counts import (
+    Counts,
     Page,
-    all_subscriber_rows,
     condition_rows,
-    destination_rows,
     row_key,
-    subscribers_of,
+    sum_rows,
 )
-from qmq.admin.facts.queue_catalog import OLDEST_AGE
-from qmq.admin.facts.totals import SINCE, Row, rates_between
-from qmq.admin.fanout_lag import DURABLES, FanoutLagContext, durable_facts, subscribers_page
-from qmq.admin.status import STATUS_BYTES_MAX, StatusContext, public_answer, status_answer
+from qmq.admin.facts.fanout_lag import DURABLES, FanoutLag
+from qmq.admin.facts.queue_catalog import QueueCatalog
+from qmq.admin.facts.status import STATUS_BYTES_MAX
+from qmq.admin.facts.totals import Row, rates_between
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts, PeerCall, Text, need
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
-from qmq.verbs.nodes import Status
-from qmq.verbs.table import needs_of
 from qmq.verbs.verb import CONTROL, VerbRequest
 
 STATUS = "/control/status"
@@ -116,72 +111,67 @@ EVERY = "/"
 KINDS = {"/queue/": DestinationKind.QUEUE, "/topic/": DestinationKind.TOPIC, "/fanout/": DestinationKind.FANOUT}
 
 
-class ControlContext(FanoutLagContext, StatusContext, Protocol):
-    peer_rpc: PeerRpc
+class ListVerbs:
+    """Responds to them, and to the requests of peers."""
 
-    @property
-    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
+    def __init__(
+        self, rpc: PeerRpc, node: str, catalog: QueueCatalog, counts: Counts, lag: FanoutLag, conditions: Conditions
+    ) -> None:
+        self._rpc = rpc
+        self._node = node
+        self._catalog = catalog
+        self._counts = counts
+        self._lag = lag
+        self._conditions = conditions
 
+    async def respond(self, asked: VerbRequest[Any]) -> ControlResponse:
+        """The response to the other verbs. Raises Refused."""
+        facts = await self.merged(request_of(asked), getattr(asked.options, "rate_seconds", 0), is_mesh=asked.is_mesh)
+        return _answer(facts, in_body="reply-to" in asked.headers)
 
-async def status(context: ControlContext, asked: VerbRequest[Status]) -> ControlResponse:
-    """The status of this node. A client without the right for it gets the names of node and software. If its header
-    `about` names a fanout that it may follow, it gets the position where that begins: the message-ids there show as
-    much.
-    """
-    if asked.is_mesh:
-        raise Refused("bad-scope", "A status is that of one node; ask each for its own.")
-    rights = context.rights_of(asked.principal)
-    if rights.has_all(needs_of(STATUS)):
-        await context.shown_destinations.refresh()
-        text = await status_answer(context, await _node_rates(context, asked.options.rate_seconds))
-    else:
-        about = asked.options.about
-        is_follower = about.startswith("/fanout/") and rights.allows(Action.SUBSCRIBE, about)
-        text = public_answer(context, has_position=is_follower)
-    return ControlResponse({"status": text}, text.encode())
+    async def merged(self, request: ControlRequest, seconds: int = 0, *, is_mesh: bool) -> Facts:
+        """The facts of this node or of all, with rates over `seconds` if not 0."""
+        rates: dict[str, dict[str, float]] = {}
+        began = trio.current_time()
+        found, missing = await self._rpc.ask_all(request, is_mesh=is_mesh)
+        if seconds and request.what in (LIST, LIST_SUBSCRIBERS):
+            await trio.sleep(seconds)
+            before, took = found, trio.current_time() - began
+            found, missing = await self._rpc.ask_all(request, is_mesh=is_mesh)
+            rates = _rates(request, before, found, took)
+        facts = together(request, list(found.values()))
+        for row in facts[FACTS[request.what]] if rates else ():
+            row |= rates.get(row_key(row), {})
+        if request.what == LIST_SUBSCRIBERS:
+            facts |= await self._lag.durable_facts(request.about)
+        if is_mesh:
+            facts["nodes_asked"] = len(found) + len(missing)
+            facts["nodes_answered"] = len(found)
+            if missing:
+                facts["nodes_missing"] = missing
+        return facts
 
-
-async def respond(context: ControlContext, asked: VerbRequest[Any]) -> ControlResponse:
-    """The response to the other verbs. Raises Refused."""
-    facts = await merged_facts(
-        context, request_of(asked), getattr(asked.options, "rate_seconds", 0), is_mesh=asked.is_mesh
-    )
-    return _answer(facts, in_body="reply-to" in asked.headers)
-
-
-async def merged_facts(context: ControlContext, request: ControlRequest, seconds: int = 0, *, is_mesh: bool) -> Facts:
-    """The facts of this node or of all, with rates over `seconds` if not 0."""
-    rates: dict[str, dict[str, float]] = {}
-    began = trio.current_time()
-    found, missing = await context.peer_rpc.ask_all(request, is_mesh=is_mesh)
-    if seconds and request.what in (LIST, LIST_SUBSCRIBERS):
-        await trio.sleep(seconds)
-        before, took = found, trio.current_time() - began
-        found, missing = await context.peer_rpc.ask_all(request, is_mesh=is_mesh)
-        rates = _rates(request, before, found, took)
-    facts = together(request, list(found.values()))
-    for row in facts[FACTS[request.what]] if rates else ():
-        row |= rates.get(row_key(row), {})
-    if request.what == LIST_SUBSCRIBERS:
-        facts |= await durable_facts(context, request.about)
-    if is_mesh:
-        facts["nodes_asked"] = len(found) + len(missing)
-        facts["nodes_answered"] = len(found)
-        if missing:
-            facts["nodes_missing"] = missing
-    return facts
-
-
-async def _node_rates(context: ControlContext, seconds: int) -> Facts:
-    """The rates of all totals of this node over the next `seconds`, for the status; nothing for 0 seconds."""
-    if not seconds:
-        return {}
-    began, before = trio.current_time(), await context.facts_reader.read()
-    await trio.sleep(seconds)
-    took, after = trio.current_time() - began, await context.facts_reader.read()
-    # The numbers of this node that have rates.
-    first, last = [{**one.totals, **asdict(one.traffic)} for one in (before, after)]
-    return {"rates": rates_between(first, last, took)}
+    async def answer(self, request: ControlRequest) -> Facts:
+        """The facts of this node alone."""
+        what, about = request.what, request.about
+        if what == COUNT_MESSAGES:
+            return {FACTS[what]: await self._catalog.depth(about)}
+        if what == COUNT_SUBSCRIBERS:
+            return {FACTS[what]: sum(1 for _ in self._counts.subscribers_of(about))}
+        if what == LIST:
+            assert request.concerns is not None, about
+            page = await self._counts.destination_rows(
+                request.concerns, about, request.after, request.limit, with_ages=request.oldest
+            )
+        elif what == CONDITIONS:
+            reported = self._conditions
+            found = reported.past() if about == PAST else reported.present()
+            page = condition_rows(found, self._node, request.after, request.limit)
+        elif about == EVERY:
+            page = self._counts.all_subscriber_rows(request.after, request.limit)
+        else:
+            page = await self._lag.subscribers_page(about, request.after, request.limit)
+        return _page_facts(FACTS[what], page)
 
 
 def _rates(
@@ -211,29 +201,6 @@ def request_of(asked: VerbRequest[Any]) -> ControlRequest:
     if what in (COUNT_MESSAGES, COUNT_SUBSCRIBERS):
         return ControlRequest(what, about)
     return ControlRequest(what, about, options.after, options.limit, what == LIST and options.oldest)
-
-
-async def respond_here(context: ControlContext, request: ControlRequest) -> Facts:
-    """The facts of this node alone."""
-    what, about = request.what, request.about
-    if what == COUNT_MESSAGES:
-        return {FACTS[what]: await context.queue_catalog.depth(about)}
-    if what == COUNT_SUBSCRIBERS:
-        return {FACTS[what]: sum(1 for _ in subscribers_of(context, about))}
-    if what == LIST:
-        assert request.concerns is not None, about
-        page = await destination_rows(
-            context, request.concerns, about, request.after, request.limit, with_ages=request.oldest
-        )
-    elif what == CONDITIONS:
-        reported = context.conditions
-        found = reported.past() if about == PAST else reported.present()
-        page = condition_rows(found, context.settings.name, request.after, request.limit)
-    elif about == EVERY:
-        page = all_subscriber_rows(context, request.after, request.limit)
-    else:
-        page = await subscribers_page(context, about, request.after, request.limit)
-    return _page_facts(FACTS[what], page)
 
 
 def _page_facts(name: str, page: Page) -> Facts:
@@ -270,17 +237,6 @@ def together(request: ControlRequest, all_facts: list[Facts]) -> Facts:
     keys = sorted(merged)
     kept = keys[: request.limit]
     return _with_rows(name, [merged[key] for key in kept], kept[-1] if len(kept) < len(keys) else end)
-
-
-def sum_rows(kind: DestinationKind | None, one: Row, other: Row) -> Row:
-    """Merge two rows of one destination. Every node has its own copy of a fanout's messages."""
-    row = dict(one)
-    for name, value in other.items():
-        mine = row.setdefault(name, value)
-        if name in one and isinstance(value, int | float) and isinstance(mine, int | float):
-            is_copy = kind is DestinationKind.FANOUT and name in ("messages", "bytes")
-            row[name] = max(mine, value) if is_copy or name in (SINCE, OLDEST_AGE) else mine + value
-    return row
 
 
 def _answer(facts: Facts, *, in_body: bool) -> ControlResponse:

@@ -12,17 +12,17 @@ this node; with `quorum:true` when a majority has it, or after some seconds with
 everything is checked and nothing changes.
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import argon2
 import trio
 
-from qmq.admin.system import SystemTopics
-from qmq.config import NodeSettings
+from qmq.admin.facts.system import SystemTopics
 from qmq.definitions.definition import Key
 from qmq.definitions.document import document, read_document
 from qmq.definitions.rabbitmq import ImportTarget
 from qmq.definitions.rabbitmq_users import clear_passwords
+from qmq.engine.runtime.contexts import Configured
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_fact, joined_facts, json_object
@@ -38,58 +38,70 @@ ENDING_KEY: Final = "exclusive_to_connection"
 """Of a queue that ends with a connection."""
 
 
-class DefinitionsControlContext(Protocol):
-    definitions: LiveDefinitions
-    left_behind: LeftBehind
-    settings: NodeSettings
-    environment: Environment
-    system: SystemTopics
+class DefinitionVerbs:
+    """Responds to them."""
 
+    def __init__(
+        self,
+        node: Configured,
+        environment: Environment,
+        definitions: LiveDefinitions,
+        left_behind: LeftBehind,
+        system: SystemTopics,
+    ) -> None:
+        self._node = node
+        self._environment = environment
+        self._definitions = definitions
+        self._left_behind = left_behind
+        self._system = system
 
-async def definitions_response(context: DefinitionsControlContext, asked: VerbRequest[Verb]) -> ControlResponse:
-    """The response to a request. Raises Refused; then nothing has changed anywhere.
+    async def respond(self, asked: VerbRequest[Verb]) -> ControlResponse:
+        """The response to a request. Raises Refused; then nothing has changed anywhere.
 
-    A change is an event of the audit, without the values.
-    """
-    live, body = context.definitions, asked.body
+        A change is an event of the audit, without the values.
+        """
+        live, body = self._definitions, asked.body
 
-    async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
-        stays = await context.left_behind.after(changes)
-        facts |= {"left_behind": stays} if stays else {}
-        done = await _change(live, changes, asked, facts)
-        said = {name: fact for name, fact in done.items() if name not in ("left_out", "left_behind")}
-        context.system.audit(f"definitions-{verb}", user=asked.user, address=asked.address, **said)
-        return await _response(done)
+        async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
+            stays = await self._left_behind.after(changes)
+            facts |= {"left_behind": stays} if stays else {}
+            done = await _change(live, changes, asked, facts)
+            said = {name: fact for name, fact in done.items() if name not in ("left_out", "left_behind")}
+            self._system.audit(f"definitions-{verb}", user=asked.user, address=asked.address, **said)
+            return await _response(done)
 
-    verb, path = asked.verb.removeprefix("definitions/"), asked.about.removeprefix("/")
-    if verb == "export" and not path:
-        return await _response({"document": document(await _lasting(live))})
-    if verb == "import" and not path:
-        # In a thread, and before anything else is looked at, so that nothing changes in between.
-        passwords = clear_passwords(body)
-        hashed = await context.environment.run_blocking(list, map(argon2.PasswordHasher().hash, passwords))
-        hashes = dict(zip(passwords, hashed, strict=True))
-        present = {kind: live.values(kind) for kind in ("vhost", "user", "policy", "queue", "exchange")}
-        bytes_max = context.settings.limits.destination_bytes_max
-        values, left_out = read_document(body, ImportTarget(present, hashes, bytes_max))
-        changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
-        return await change(changes, {"definitions": len(changes), "left_out": left_out})
-    if verb == "list" and path:
-        found = (await _values(live, _kind(live, path)))[path]
-        return await _response({"definitions": [{"kind": path, "name": name, "value": found[name]} for name in found]})
-    if verb in ("get", "put", "delete") and path.partition("/")[2]:
-        key = _key(live, path)
-        facts = {"kind": key.kind, "name": key.name}
-        if verb == "get":
-            known = live.value(key)
-            if known is None:
-                raise Refused("unknown-definition", f"there is no {key}")
-            return await _response({**facts, "value": known})
-        if verb == "put" and key.kind == "user" and ":" in key.name and live.value(key) is None:
-            raise Refused("bad-definition", f"{key}: a new name must be without a colon: HTTP (Basic) cannot carry it")
-        value = json_object(body, str(key)) if verb == "put" else None
-        return await change({key: value}, facts)
-    raise Refused("bad-destination", f"The request is {CONTROL}{asked.options.form}.")
+        verb, path = asked.verb.removeprefix("definitions/"), asked.about.removeprefix("/")
+        if verb == "export" and not path:
+            return await _response({"document": document(await _lasting(live))})
+        if verb == "import" and not path:
+            # In a thread, and before anything else is looked at, so that nothing changes in between.
+            passwords = clear_passwords(body)
+            hashed = await self._environment.run_blocking(list, map(argon2.PasswordHasher().hash, passwords))
+            hashes = dict(zip(passwords, hashed, strict=True))
+            present = {kind: live.values(kind) for kind in ("vhost", "user", "policy", "queue", "exchange")}
+            bytes_max = self._node.settings.limits.destination_bytes_max
+            values, left_out = read_document(body, ImportTarget(present, hashes, bytes_max))
+            changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
+            return await change(changes, {"definitions": len(changes), "left_out": left_out})
+        if verb == "list" and path:
+            found = (await _values(live, _kind(live, path)))[path]
+            rows = [{"kind": path, "name": name, "value": found[name]} for name in found]
+            return await _response({"definitions": rows})
+        if verb in ("get", "put", "delete") and path.partition("/")[2]:
+            key = _key(live, path)
+            facts = {"kind": key.kind, "name": key.name}
+            if verb == "get":
+                known = live.value(key)
+                if known is None:
+                    raise Refused("unknown-definition", f"there is no {key}")
+                return await _response({**facts, "value": known})
+            if verb == "put" and key.kind == "user" and ":" in key.name and live.value(key) is None:
+                raise Refused(
+                    "bad-definition", f"{key}: a new name must be without a colon: HTTP (Basic) cannot carry it"
+                )
+            value = json_object(body, str(key)) if verb == "put" else None
+            return await change({key: value}, facts)
+        raise Refused("bad-destination", f"The request is {CONTROL}{asked.options.form}.")
 
 
 async def _change(

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 import trio
 from msgspec import Struct
@@ -24,18 +24,20 @@ from qmq.admin.bulk_jobs import (
     HAS_CONSUMERS,
     NOT_SERVING,
     UNKNOWN,
-    BulkContext,
     BulkJob,
     Coverage,
     all_until,
     run_bulk_job,
 )
 from qmq.broker.messages.message import Message
-from qmq.engine.runtime.contexts import MeshPeers, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Tasks
 from qmq.errors import LogBroken, Refused
 from qmq.mesh.peers.calls import Count, Facts, PeerCall, Text
 from qmq.mesh.peers.once import Once, Run
 from qmq.mesh.peers.rpc import ANSWER_SECONDS, PeerRpc
+from qmq.model.members import Membership
+from qmq.settings.definitions.live import LiveDefinitions
 
 REPORT_SECONDS: Final = ANSWER_SECONDS / 4
 """After so long a node answers that the job still runs: the answer must arrive while it is waited for."""
@@ -79,26 +81,27 @@ class JobCall(PeerCall[JobReply], frozen=True):
     stop: bool
 
 
-class JobsContext(BulkContext, MeshPeers, Tasks, Protocol):
-    peer_rpc: PeerRpc
-
-
 class MeshJobs:
     """Jobs that this node runs for its clients and for peers, one at a time."""
 
-    def __init__(self, context: JobsContext) -> None:
-        self._context = context
+    def __init__(
+        self, engine: EngineParts, tasks: Tasks, membership: Membership, rpc: PeerRpc, definitions: LiveDefinitions
+    ) -> None:
+        self._engine = engine
+        self._membership = membership
+        self._rpc = rpc
+        self._definitions = definitions
         self._turn = trio.CapacityLimiter(1)
-        self._of_peers = Once[JobReply](context.spawn, JOBS_KEPT)
+        self._of_peers = Once[JobReply](tasks.spawn, JOBS_KEPT)
 
     def new_id(self) -> str:
         """An id for a job that no other job of the mesh has."""
-        return f"{self._context.origin}-{self._context.environment.rng.getrandbits(64):016x}"
+        return f"{self._engine.broker.origin}-{self._engine.environment.rng.getrandbits(64):016x}"
 
     async def here(self, job: BulkJob, coverage: Coverage | None = None) -> Facts:
         """Run `job` on this node only; see `run_bulk_job`."""
         async with self._turn:
-            return await run_bulk_job(self._context, job, coverage)
+            return await run_bulk_job(self._engine, self._definitions, job, coverage)
 
     async def drop(self, queue: str, covers: Callable[[Message], bool], check: Callable[[], None]) -> tuple[int, str]:
         """Settle on this node the messages that `covers` names; how many, and why some are left.
@@ -117,13 +120,13 @@ class MeshJobs:
         Consumers are the reason, whatever hinders another node: because of them a deletion is refused as a whole.
         When `check` raises Refused, the job stops, and nodes that were not asked are missing.
         """
-        context = self._context
+        here = self._engine.broker.origin.node
         messages = asked = 0
         reason = ""
         is_known = False
         unheard: list[str] = []
         served: dict[str, str] = {}
-        for name in [context.origin.node, *sorted(context.peer_names)]:
+        for name in [here, *sorted(self._membership.peers)]:
             if job.count and messages >= job.count:
                 break
             asked += 1
@@ -134,7 +137,7 @@ class MeshJobs:
                 continue
             part = replace(job, count=job.count - messages if job.count else 0)
             reply: JobReply | None
-            if name == context.origin.node:
+            if name == here:
                 reply = JobReply(**await self.here(part, all_until(check)))
             else:
                 reply = await self._at(name, part, check)
@@ -170,7 +173,7 @@ class MeshJobs:
         while trio.current_time() < stop_at:
             if stop_at == inf and _why_not(check):
                 stop_at = trio.current_time() + STOP_SECONDS
-            reply = await self._context.peer_rpc.ask_one(peer, JobCall(job, origin, stop_at < inf), ANSWER_SECONDS)
+            reply = await self._rpc.ask_one(peer, JobCall(job, origin, stop_at < inf), ANSWER_SECONDS)
             if reply is None or not reply.running:
                 return reply
             # A later incarnation does not know what this one has done, and must not begin again.
@@ -186,7 +189,7 @@ class MeshJobs:
             raise Refused("bad-destination", f"the job {job.id} was begun by {call.origin}")
         act = partial(self._run, job)
         reply = await self._of_peers.do(job.id, act, seconds=REPORT_SECONDS, is_stopped=call.stop)
-        return reply or JobReply(running=True, origin=str(self._context.origin))
+        return reply or JobReply(running=True, origin=str(self._engine.broker.origin))
 
     async def _run(self, job: BulkJob, run: Run[JobReply]) -> JobReply:
         def check() -> None:

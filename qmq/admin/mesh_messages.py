@@ -5,23 +5,30 @@ have: memory-only messages, a message that is not here or not any more, and a jo
 peer may take as long as `FIND_SECONDS`, because it may have to search its journal.
 """
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, Literal, Protocol
+from collections.abc import Sequence
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from qmq.access.rights import Rights
-from qmq.access.rules import Action, Principal
+from qmq.access.rules import Action
 from qmq.admin.bulk_jobs import UNKNOWN
-from qmq.admin.inspection import messages
 from qmq.admin.inspection.message_search import Event
-from qmq.admin.inspection.messages import MemoryMessagesCall, MessagesContext, WhereaboutsCall
+from qmq.admin.inspection.messages import (
+    UNKNOWN_MESSAGE,
+    MemoryMessagesCall,
+    Messages,
+    WhereaboutsCall,
+    fields_of_body,
+    take_body,
+)
+from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.durable_headers import check_owner
 from qmq.mesh.peers.calls import Facts, PeerCall, Text, need
 from qmq.mesh.peers.rpc import PeerRpc
+from qmq.sessions.clients.access import Access
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
 from qmq.verbs.messages import Get, Peek, Trace
@@ -49,7 +56,7 @@ class MessageCall(PeerCall[Facts], frozen=True):
 
     @classmethod
     def encode_reply(cls, reply: Facts) -> bytes:
-        body = b"".join([messages.take_body(row) for row in reply.get("rows", ())])
+        body = b"".join([take_body(row) for row in reply.get("rows", ())])
         return msgspec.json.encode(reply or None) + b"\n" + body
 
     @classmethod
@@ -60,7 +67,7 @@ class MessageCall(PeerCall[Facts], frozen=True):
             need(facts, rows=list)
             for row in facts["rows"]:
                 need(row)
-                row |= messages.fields_of_body(body)
+                row |= fields_of_body(body)
         return facts
 
     def check(self, reply: Facts) -> None:
@@ -75,141 +82,159 @@ class MessageCall(PeerCall[Facts], frozen=True):
             raise ValueError("a message has one row")
 
 
-class MeshMessagesContext(MessagesContext, Protocol):
-    declared_queues: DeclaredQueues
-    peer_rpc: PeerRpc
-    queue_lifetimes: QueueLifetimes
+class MessageVerbs:
+    """Responds to them, and to the requests of peers."""
 
-    @property
-    def rights_of(self) -> Callable[[Principal | None], Rights]: ...
+    def __init__(
+        self,
+        broker: Broker,
+        rpc: PeerRpc,
+        messages: Messages,
+        access: Access,
+        declared_queues: DeclaredQueues,
+        queue_lifetimes: QueueLifetimes,
+    ) -> None:
+        self._broker = broker
+        self._rpc = rpc
+        self._messages = messages
+        self._access = access
+        self._declared_queues = declared_queues
+        self._queue_lifetimes = queue_lifetimes
 
+    async def peek(self, asked: VerbRequest[Peek]) -> Facts:
+        """A page of the messages of a destination. Memory-only ones of all nodes come first."""
+        about = asked.about
+        if is_pattern(about):
+            raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
+        self._check_owner(asked, about)
+        self._queue_lifetimes.used(about)
+        count, offset = min(asked.options.count, PEEK_MAX), asked.options.offset
+        if kind_of(about) is not DestinationKind.QUEUE:
+            return {"offset": offset, **await self._messages.peek(about, count, offset)}
+        rows, more, left, missing = await self._memory_only(about, count, offset)
+        if not more:
+            # At least one, also if the page is full: only then it is known whether more follow.
+            facts = await self._messages.peek(about, max(1, count - len(rows)), left)
+            more = facts["more"] or len(rows) + facts["messages"] > count
+            rows = (rows + facts["rows"])[:count]
+        facts = {"offset": offset, "messages": len(rows), "more": more, "rows": rows}
+        facts |= {"nodes_missing": missing} if missing else {}
+        if rows or offset or about in self._broker.queues.by_name or self._declared_queues.definitions_of(about):
+            return facts
+        return {**facts, **UNKNOWN}
 
-async def peek(context: MeshMessagesContext, asked: VerbRequest[Peek]) -> Facts:
-    """A page of the messages of a destination. Memory-only ones of all nodes come first."""
-    about = asked.about
-    if is_pattern(about):
-        raise Refused("bad-pattern", "One destination is looked at; patterns are not supported.")
-    _check_owner(context, asked, about)
-    context.queue_lifetimes.used(about)
-    count, offset = min(asked.options.count, PEEK_MAX), asked.options.offset
-    if kind_of(about) is not DestinationKind.QUEUE:
-        return {"offset": offset, **await messages.peek(context, about, count, offset)}
-    rows, more, left, missing = await _memory_only(context, about, count, offset)
-    if not more:
-        # At least one, also if the page is full: only then it is known whether more follow.
-        facts = await messages.peek(context, about, max(1, count - len(rows)), left)
-        more = facts["more"] or len(rows) + facts["messages"] > count
-        rows = (rows + facts["rows"])[:count]
-    facts = {"offset": offset, "messages": len(rows), "more": more, "rows": rows}
-    facts |= {"nodes_missing": missing} if missing else {}
-    if rows or offset or about in context.broker.queues.by_name or context.declared_queues.definitions_of(about):
+    async def _memory_only(self, queue: str, count: int, offset: int) -> tuple[list[Facts], bool, int, list[str]]:
+        """Memory-only messages behind the first `offset`, node after node: at most `count`; whether more of them
+        follow; what is left of `offset` behind all of them; and the names of the nodes that do not answer.
+        """
+        call = MemoryMessagesCall(queue, 1 if offset else count)
+        found, missing = await self._rpc.ask_all(call)
+        offsets: dict[str, int] = {}
+        if offset:
+            # How many each node has is known now, and so how many of each are left out.
+            for node, one in found.items():
+                offsets[node] = max(0, min(offset, one.held))
+                offset -= offsets[node]
+            if all(offsets[node] >= one.held for node, one in found.items()):
+                return [], False, offset, missing
+            again, silent = await self._rpc.ask_all(MemoryMessagesCall(queue, count, offsets))
+            # A node that has missed the first question does not know what it leaves out.
+            found = {node: one for node, one in again.items() if node in offsets}
+            missing = sorted({*missing, *silent})
+        here = self._broker.origin.node
+        # With bodies of any length.
+        found[here] = await self._messages.memory_rows(queue, count, offsets.get(here, 0))
+        rows: list[Facts] = []
+        for one in found.values():
+            rows += one.rows
+            if one.more or len(rows) > count:
+                # A page has no gap: what a node could not send at once is on the next one.
+                return rows[:count], True, 0, missing
+        return rows, False, offset, missing
+
+    async def get(self, asked: VerbRequest[Get]) -> Facts:
+        """One message by its id, of the first node that has it. Raises Refused if no node that answers does, and for a
+        client that may not read its destination.
+        """
+        message_id = asked.about.removeprefix("/")
+        try:
+            facts = await self._messages.get(message_id)
+        except Refused as refused:
+            if refused.code != UNKNOWN_MESSAGE:
+                raise
+            found, missing = await self._ask_peers(MessageCall("get", message_id))
+            if not found:
+                names = f" These did not answer: {', '.join(missing)}." if missing else ""
+                raise Refused(refused.code, f"No node has the message {message_id} any more.{names}") from refused
+            facts = next(iter(found.values()))
+        self._check_found(asked, str(facts.get("destination")))
+        self._check_owner(asked, str(facts.get("destination")))
+        self._queue_lifetimes.used(str(facts.get("destination")))
         return facts
-    return {**facts, **UNKNOWN}
 
+    async def trace(self, asked: VerbRequest[Trace]) -> Facts:
+        """What journals say of a message, and what each node says of the present. Raises Refused for a client that may
+        not observe its destination; other destinations that it may not observe are HIDDEN.
+        """
+        message_id = asked.about.removeprefix("/")
+        facts = await self._messages.trace(message_id)
+        silent: list[str] = []
+        if not facts["is_whole"] or not _has_acceptance(facts):
+            others, silent = await self._ask_peers(MessageCall("trace", message_id))
+            facts = _merged([facts, *[{"unsettled": False, **one} for one in others.values()]])
+        named = [str(event["destination"]) for event in facts["events"] if event["event"] == "accepted"]
+        for destination in {facts["destination"], *named} - {""}:
+            self._check_found(asked, destination)
+        rights = self._access.rights_of(asked.principal)
+        for event in facts["events"]:
+            if "destination" in event and not rights.allows(Action.OBSERVE, str(event["destination"])):
+                event["destination"] = HIDDEN
+        records = [event["record"] for event in facts["events"]]
+        found, missing = await self._rpc.ask_all(WhereaboutsCall(message_id, records))
+        for event in facts["events"]:
+            record = event.pop("record")
+            there = found.get(event["node"])
+            if there is not None and record in there.settled_by:
+                event["by"] = there.settled_by[record]
+        copies = [node for node, one in found.items() if one.has_record]
+        unknown = [f"copy and deliveries on {node}: no answer" for node in missing]
+        unknown += [f"the journal of {node}: no answer" for node in silent if node not in missing]
+        if not facts.pop("is_whole"):
+            unknown.insert(0, "the end: the search has stopped at its bound")
+        if not (facts["events"] or facts["messages"]):
+            why = "it is forgotten" if copies else "no node that answered knows this message-id"
+            unknown.insert(0, f"everything: {why}")
+        elif not _has_acceptance(facts):
+            unknown.insert(0, "acceptance and what followed at once: no journal that was asked reaches back so far")
+        in_flight = [consumer for one in found.values() for consumer in one.in_flight]
+        return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
 
-async def _memory_only(
-    context: MeshMessagesContext, queue: str, count: int, offset: int
-) -> tuple[list[Facts], bool, int, list[str]]:
-    """Memory-only messages behind the first `offset`, node after node: at most `count`; whether more of them follow;
-    what is left of `offset` behind all of them; and the names of the nodes that do not answer.
-    """
-    call = MemoryMessagesCall(queue, 1 if offset else count)
-    found, missing = await context.peer_rpc.ask_all(call)
-    offsets: dict[str, int] = {}
-    if offset:
-        # How many each node has is known now, and so how many of each are left out.
-        for node, one in found.items():
-            offsets[node] = max(0, min(offset, one.held))
-            offset -= offsets[node]
-        if all(offsets[node] >= one.held for node, one in found.items()):
-            return [], False, offset, missing
-        again, silent = await context.peer_rpc.ask_all(MemoryMessagesCall(queue, count, offsets))
-        # A node that has missed the first question does not know what it leaves out.
-        found = {node: one for node, one in again.items() if node in offsets}
-        missing = sorted({*missing, *silent})
-    here = context.origin.node
-    # With bodies of any length.
-    found[here] = await messages.memory_rows(context, queue, count, offsets.get(here, 0))
-    rows: list[Facts] = []
-    for one in found.values():
-        rows += one.rows
-        if one.more or len(rows) > count:
-            # A page has no gap: what a node could not send at once is on the next one.
-            return rows[:count], True, 0, missing
-    return rows, False, offset, missing
+    async def answer(self, call: MessageCall) -> Facts:
+        """The reply of this node. Raises Refused for what is no message-id."""
+        found = self._messages
+        try:
+            return await (found.trace if call.what == "trace" else found.get)(call.id)
+        except Refused as refused:
+            if refused.code != UNKNOWN_MESSAGE:
+                raise
+            return {}
 
+    def _check_found(self, asked: VerbRequest[Verb], destination: str) -> None:
+        """A message-id says nothing of the destination, and can be guessed."""
+        self._access.rights_of(asked.principal).check_needs(
+            needs_of(asked.destination, asked.headers, Effect(found=destination))
+        )
 
-async def get(context: MeshMessagesContext, asked: VerbRequest[Get]) -> Facts:
-    """One message by its id, of the first node that has it. Raises Refused if no node that answers does, and for a
-    client that may not read its destination.
-    """
-    message_id = asked.about.removeprefix("/")
-    try:
-        facts = await messages.get(context, message_id)
-    except Refused as refused:
-        if refused.code != messages.UNKNOWN_MESSAGE:
-            raise
-        found, missing = await _ask_peers(context, MessageCall("get", message_id))
-        if not found:
-            names = f" These did not answer: {', '.join(missing)}." if missing else ""
-            raise Refused(refused.code, f"No node has the message {message_id} any more.{names}") from refused
-        facts = next(iter(found.values()))
-    _check_found(context, asked, str(facts.get("destination")))
-    _check_owner(context, asked, str(facts.get("destination")))
-    context.queue_lifetimes.used(str(facts.get("destination")))
-    return facts
+    def _check_owner(self, asked: VerbRequest[Verb], destination: str) -> None:
+        """What a durable subscription holds is for the user that began it."""
+        if is_own_name(destination):
+            owner = self._declared_queues.begun_by(destination) or ""
+            check_owner(self._access.rights_of(asked.principal), destination, owner)
 
-
-async def trace(context: MeshMessagesContext, asked: VerbRequest[Trace]) -> Facts:
-    """What journals say of a message, and what each node says of the present. Raises Refused for a client that may not
-    observe its destination; other destinations that it may not observe are HIDDEN.
-    """
-    message_id = asked.about.removeprefix("/")
-    facts = await messages.trace(context, message_id)
-    silent: list[str] = []
-    if not facts["is_whole"] or not _has_acceptance(facts):
-        others, silent = await _ask_peers(context, MessageCall("trace", message_id))
-        facts = _merged([facts, *[{"unsettled": False, **one} for one in others.values()]])
-    named = [str(event["destination"]) for event in facts["events"] if event["event"] == "accepted"]
-    for destination in {facts["destination"], *named} - {""}:
-        _check_found(context, asked, destination)
-    rights = context.rights_of(asked.principal)
-    for event in facts["events"]:
-        if "destination" in event and not rights.allows(Action.OBSERVE, str(event["destination"])):
-            event["destination"] = HIDDEN
-    records = [event["record"] for event in facts["events"]]
-    found, missing = await context.peer_rpc.ask_all(WhereaboutsCall(message_id, records))
-    for event in facts["events"]:
-        record = event.pop("record")
-        there = found.get(event["node"])
-        if there is not None and record in there.settled_by:
-            event["by"] = there.settled_by[record]
-    copies = [node for node, one in found.items() if one.has_record]
-    unknown = [f"copy and deliveries on {node}: no answer" for node in missing]
-    unknown += [f"the journal of {node}: no answer" for node in silent if node not in missing]
-    if not facts.pop("is_whole"):
-        unknown.insert(0, "the end: the search has stopped at its bound")
-    if not (facts["events"] or facts["messages"]):
-        why = "it is forgotten" if copies else "no node that answered knows this message-id"
-        unknown.insert(0, f"everything: {why}")
-    elif not _has_acceptance(facts):
-        unknown.insert(0, "acceptance and what followed at once: no journal that was asked reaches back so far")
-    in_flight = [consumer for one in found.values() for consumer in one.in_flight]
-    return {**facts, "copies": copies, "in_flight": in_flight, "unknown": unknown, "nodes_missing": missing}
-
-
-def _check_found(context: MeshMessagesContext, asked: VerbRequest[Verb], destination: str) -> None:
-    """A message-id says nothing of the destination, and can be guessed."""
-    context.rights_of(asked.principal).check_needs(
-        needs_of(asked.destination, asked.headers, Effect(found=destination))
-    )
-
-
-def _check_owner(context: MeshMessagesContext, asked: VerbRequest[Verb], destination: str) -> None:
-    """What a durable subscription holds is for the user that began it."""
-    if is_own_name(destination):
-        owner = context.declared_queues.begun_by(destination) or ""
-        check_owner(context.rights_of(asked.principal), destination, owner)
+    async def _ask_peers(self, call: MessageCall) -> tuple[dict[str, Facts], list[str]]:
+        """The facts of each peer that has any, by node, and the names of those that gave no answer in time."""
+        replies, silent = await self._rpc.ask(call, FIND_SECONDS)
+        return {peer: facts for peer, facts in replies.items() if facts}, silent
 
 
 def _has_acceptance(facts: Facts) -> bool:
@@ -228,19 +253,3 @@ def _merged(all_facts: Sequence[Facts]) -> Facts:
         "events": sorted(events.values(), key=lambda event: event["at_us"]),
         "is_whole": any(facts["is_whole"] for facts in all_facts),
     }
-
-
-async def message_facts(context: MeshMessagesContext, call: MessageCall) -> Facts:
-    """The reply of this node. Raises Refused for what is no message-id."""
-    try:
-        return await (messages.trace if call.what == "trace" else messages.get)(context, call.id)
-    except Refused as refused:
-        if refused.code != messages.UNKNOWN_MESSAGE:
-            raise
-        return {}
-
-
-async def _ask_peers(context: MeshMessagesContext, call: MessageCall) -> tuple[dict[str, Facts], list[str]]:
-    """The facts of each peer that has any, by node, and the names of those that gave no answer in time."""
-    replies, silent = await context.peer_rpc.ask(call, FIND_SECONDS)
-    return {peer: facts for peer, facts in replies.items() if facts}, silent

@@ -12,8 +12,10 @@ from qmq.engine.commit.recent_settles import RecentSettles
 from qmq.engine.commit_path import CommitPath
 from qmq.engine.deadline_timer import DeadlineTimer
 from qmq.engine.runtime.damage_report import DamageReport
+from qmq.engine.runtime.served_rows import served_rows
 from qmq.environment import Environment
 from qmq.record_codec import Replay
+from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 
 
@@ -34,6 +36,10 @@ class EngineParts:
     checkpoints: Checkpoints
     recent_settles: RecentSettles
     path: CommitPath
+
+    def served_rows(self) -> ServedRows:
+        """The rows in the queue store of the messages that this node serves now."""
+        return served_rows(self.broker, self.store)
 
     async def bring_up_stores(self) -> bool:
         """Checkpoint everything that is durable here. False: there is no disk space for it."""

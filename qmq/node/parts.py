@@ -12,15 +12,11 @@ import trio
 
 from qmq import __version__
 from qmq.access.rules import Principal
-from qmq.admin.console.requests import ConsoleRequests
-from qmq.admin.deletion import delete_queue, note_deletions
+from qmq.admin.assembly import admin_parts
+from qmq.admin.deletion import note_deletions
 from qmq.admin.facts.node_facts import FactsReader, NodeIdentity
-from qmq.admin.facts.queue_catalog import QueueCatalog
-from qmq.admin.mesh_jobs import MeshJobs
-from qmq.admin.routing_requests import RoutingRequests
-from qmq.admin.status import ShownDestinations, peers_of
-from qmq.admin.system import SystemTopics
-from qmq.admin.verbs import control_response
+from qmq.admin.facts.status import peers_of
+from qmq.admin.facts.system import SystemTopics
 from qmq.broker.broker import Broker
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import NodeSettings, PeersFile
@@ -34,7 +30,6 @@ from qmq.mesh.membership.members import membership_at_start
 from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.deliveries import MeshDeliveries
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.model.dots import Vector
 from qmq.model.routing_names import PREFIX
 from qmq.node.assembly import delivery_parts, engine_parts, mesh_of, mesh_parts
@@ -56,7 +51,6 @@ from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.clients.traffic import Traffic
 from qmq.sessions.frame_loop import FrameLoops
-from qmq.settings.definitions.declare import DeclareRequests
 from qmq.settings.definitions.file_entries import new_entries
 from qmq.settings.definitions.live import Changes
 from qmq.settings.policies import broker_limits
@@ -165,7 +159,7 @@ class NodeParts(NodeServices):
             groups_of=lambda principal: self.access.groups_of(principal),
             late_peers=lambda: self.mesh_parts.reports.late_peers(),
             is_clock_in_doubt=lambda: self.mesh_parts.clock_check.in_doubt,
-            drop=lambda queue, covers, check: self.mesh_jobs.drop(queue, covers, check),
+            drop=lambda queue, covers, check: self.admin.jobs.drop(queue, covers, check),
         )
         self.definitions = parts.definitions
         self.definition_sync = parts.sync
@@ -181,7 +175,6 @@ class NodeParts(NodeServices):
         self.queue_lifetimes = parts.queue_lifetimes
         self.exclusive_queues = parts.exclusive_queues
         self.session_ended = parts.exclusive_queues.session_ended
-        self.left_behind = parts.left_behind
 
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
@@ -198,7 +191,7 @@ class NodeParts(NodeServices):
             lambda: self.access.change(users.users, users.permissions),
             parts.effects.limits_changed,
         )
-        self.system = SystemTopics(self, self.settings.name, partial(peers_of, self))
+        self.system = SystemTopics(self.engine, partial(peers_of, self.mesh, self.membership))
         self.audit = self.system.audit
         self.refusals = Refusals(self.beats, self.audit)
         self.login_path = LoginPath(
@@ -211,8 +204,6 @@ class NodeParts(NodeServices):
             self.refusals,
             self.audit,
         )
-        self.queue_catalog = QueueCatalog(self)
-        self.shown_destinations = ShownDestinations(self)
         self.addresses: dict[str, list[tuple[str, int]]] = {}
         """Protocol → where its clients are served now."""
         self.started_seconds = trio.current_time()
@@ -222,7 +213,7 @@ class NodeParts(NodeServices):
 
     def _build_delivery(self) -> None:
         """What delivers."""
-        parts = self.delivery = delivery_parts(
+        self.delivery = delivery_parts(
             self.engine,
             self.sessions,
             self.buffers,
@@ -231,35 +222,53 @@ class NodeParts(NodeServices):
             self.mesh_parts.receipts,
             lambda: self.peer_names,
         )
-        self.fanout_subscribers = parts.fanout_subscribers
-        self.journal_reads = parts.journal_reads
 
     def _build_others(self) -> None:
         """What operators command, and what follows decisions."""
-        settings = self.settings
-        self.mesh_jobs = MeshJobs(self)
-        declared, exclusive, rights_of = self.declared_queues, self.exclusive_queues, self.rights_of
+        identity = NodeIdentity(
+            self.settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds
+        )
+        parts = self.settings_parts
+        self.admin = admin_parts(
+            self,
+            self.engine,
+            self.mesh,
+            self.mesh_parts,
+            self.peer_rpc,
+            FactsReader(identity, self.engine, self.sessions, self.traffic, self.memory_budget, self.buffers),
+            self.conditions,
+            self.system,
+            self.beats,
+            self.access,
+            self.sessions,
+            self.delivery.fanout_subscribers,
+            self.delivery.journal_reads,
+            parts.definitions,
+            parts.declared_queues,
+            parts.paused_queues,
+            parts.exclusive_queues,
+            parts.queue_lifetimes,
+            parts.routing,
+            parts.left_behind,
+        )
+        self.queue_catalog = self.admin.catalog
+        self.facts_reader = self.admin.facts
+        self.console = self.admin.console
         bound_queues = BoundQueues(
             self.definitions,
-            declared,
+            self.declared_queues,
             self.queue_lifetimes,
-            lambda queue, user: delete_queue(self, queue, Delete(force=True), user),
+            lambda queue, user: self.admin.deletion.queue(queue, Delete(force=True), user),
         )
-        requests = ClientRequests(self.engine, self.answer, bound_queues)
+        requests = ClientRequests(self.engine, self.admin.verbs.respond, bound_queues)
         query = self.mesh_parts.dedup_query
         self.loops = FrameLoops(self.engine, self.rules, self.usages, self.refusals, query, requests)
-        self.declare_requests = DeclareRequests(declared, exclusive, self.queue_lifetimes, rights_of)
-        self.routing_requests = RoutingRequests(self.definitions, declared, exclusive, self.routing, rights_of)
         self._follow_decisions()
-        identity = NodeIdentity(settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds)
-        clients = self.sessions, self.traffic, self.memory_budget, self.buffers
-        self.facts_reader = FactsReader(identity, self.broker, self.store, self.commits, self.checkpoints, *clients)
-        self.console = ConsoleRequests(self)
 
     def _follow_decisions(self) -> None:
         path = self.commit_path
         path.guard(self.mesh_parts.takeover.check)
-        path.follow_effects(self.system.watched, partial(note_deletions, self))
+        path.follow_effects(self.system.watched, partial(note_deletions, self.system, self.checkpoints))
         self.mesh_parts.takeover.sync.follow(self.settings_parts.deleted_queues.begin)
         self.mesh_parts.reports.follow(
             links=(
@@ -280,11 +289,6 @@ class NodeParts(NodeServices):
     def served_rows(self) -> ServedRows:
         """The rows in the queue store of the messages that this node serves now."""
         return served_rows(self.broker, self.store)
-
-    async def answer(
-        self, session: int, principal: Principal | None, address: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> ControlResponse:
-        return await control_response(self, headers, principal, address, session, body)
 
     def check_right(
         self, principal: Principal | None, destination: str, headers: Mapping[str, str] = NO_HEADERS

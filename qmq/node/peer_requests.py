@@ -4,11 +4,11 @@ from typing import Any, Final
 
 from qmq.admin.console.queue_pages import FirstsCall, RowsCall
 from qmq.admin.console.requests import AuditCall, HistoryCall, OverviewCall
-from qmq.admin.control import ControlRequest, respond_here
-from qmq.admin.inspection.connections import ConnectionsCall, KickCall, LinksCall, connection_rows, kick, link_rows
-from qmq.admin.inspection.messages import MemoryMessagesCall, WhereaboutsCall, memory_messages, whereabouts
+from qmq.admin.control import ControlRequest
+from qmq.admin.inspection.connections import ConnectionsCall, KickCall, LinksCall
+from qmq.admin.inspection.messages import MemoryMessagesCall, WhereaboutsCall
 from qmq.admin.mesh_jobs import JobCall
-from qmq.admin.mesh_messages import MessageCall, message_facts
+from qmq.admin.mesh_messages import MessageCall
 from qmq.mesh.membership.adopt_queues import HeldCall
 from qmq.mesh.membership.decommission import OpinionCall
 from qmq.mesh.peers.calls import CallTable
@@ -26,29 +26,29 @@ async def _repair(context: Any, call: RepairCall[Any]) -> Any:
 
 CALLS: Final = CallTable(
     {
-        AuditCall: lambda context, call: context.console.audited_here(call),
-        ConnectionsCall: connection_rows,
-        ControlRequest: respond_here,
+        AuditCall: lambda context, call: context.admin.console.audited_here(call),
+        ConnectionsCall: lambda context, call: context.admin.connections.rows(call),
+        ControlRequest: lambda context, call: context.admin.lists.answer(call),
         **dict.fromkeys(
             (DurablesCall, SealsCall, SettledCall, SnapshotCall),
             lambda context, call: context.mesh_parts.responder.answer(call),
         ),
         DedupCall: lambda context, call: context.mesh_parts.dedup_query.answer(call),
         DefinitionsCall: lambda context, call: context.definition_sync.answer(call),
-        FirstsCall: lambda context, call: context.console.firsts_here(call),
+        FirstsCall: lambda context, call: context.admin.console.firsts_here(call),
         HeldCall: lambda context, call: context.mesh_parts.adoption.answer(call),
-        HistoryCall: lambda context, call: context.console.history_here(call),
-        JobCall: lambda context, call: context.mesh_jobs.answer(call),
-        KickCall: kick,
+        HistoryCall: lambda context, call: context.admin.console.history_here(call),
+        JobCall: lambda context, call: context.admin.jobs.answer(call),
+        KickCall: lambda context, call: context.admin.connections.kick(call),
         OpinionCall: lambda context, call: context.mesh_parts.decommission.answer(call),
-        LinksCall: link_rows,
-        MemoryMessagesCall: memory_messages,
-        MessageCall: message_facts,
-        OverviewCall: lambda context, call: context.console.overview_here(call),
+        LinksCall: lambda context, call: context.admin.connections.links(call),
+        MemoryMessagesCall: lambda context, call: context.admin.messages.memory_messages(call),
+        MessageCall: lambda context, call: context.admin.message_verbs.answer(call),
+        OverviewCall: lambda context, call: context.admin.console.overview_here(call),
         QuarantineCall: lambda context, call: context.mesh_parts.quarantine_restore.answer(call),
-        RowsCall: lambda context, call: context.console.rows_here(call),
+        RowsCall: lambda context, call: context.admin.console.rows_here(call),
         UseCall: lambda context, call: context.queue_lifetimes.answer(call),
-        WhereaboutsCall: whereabouts,
+        WhereaboutsCall: lambda context, call: context.admin.messages.whereabouts(call),
     }
 )
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import trio
 
-from qmq.admin.conditions import Conditions
-from qmq.admin.system import SystemTopics
+from qmq.admin.facts.conditions import Conditions
+from qmq.admin.facts.system import SystemTopics
 from qmq.config import NodeSettings
 from qmq.environment import Environment
 from qmq.settings.policies import wire_limits

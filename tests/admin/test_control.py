@@ -138,7 +138,7 @@ async def test_list_of_what_is_in_memory_needs_no_thread(autojump_clock: MockClo
 
     async def rows(kind: str, prefix: str = "") -> list[tuple[str, int]]:
         headers = {"destination": f"/control/list/{kind}{prefix}", "limit": "1"}
-        found = json.loads((await rig.alive.answer(0, None, "", headers)).body)
+        found = json.loads((await rig.alive.admin.verbs.respond(0, None, "", headers)).body)
         return [(row["destination"], row["messages"]) for row in found["destinations"]]
 
     async with rig.run():
@@ -176,7 +176,9 @@ async def test_list_of_fanouts_reads_in_a_thread_only_what_is_not_in_memory(
         monkeypatch.setattr(store, "fanout_info", lambda name: (read.append(name), info(name))[1])
         monkeypatch.setattr(store, "fanout_info_at_once", lambda name: None if name == "/fanout/b" else at_once(name))
 
-        found = json.loads((await rig.alive.answer(0, None, "", {"destination": "/control/list/fanout"})).body)
+        found = json.loads(
+            (await rig.alive.admin.verbs.respond(0, None, "", {"destination": "/control/list/fanout"})).body
+        )
 
         assert [row["messages"] for row in found["destinations"]] == [1, 1, 1]
         assert read == ["/fanout/b", "/fanout/c"]

@@ -360,7 +360,7 @@ async def test_memory_only_messages_are_looked_through_in_turns(
         await fill(await rig.connect(), *(str(number) for number in range(55)), persistent="false")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(count)
-            found = await messages.memory_rows(rig.alive, Q, 2, 50)
+            found = await rig.alive.admin.messages.memory_rows(Q, 2, 50)
             seen = turns
             nursery.cancel_scope.cancel()
 

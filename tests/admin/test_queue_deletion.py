@@ -71,7 +71,7 @@ async def test_a_consumer_that_comes_during_a_deletion_keeps_its_declaration(
         client, worker = await rig.connect(), await rig.connect()
         await client.send(send("/control/declare/queue/q", "", "d"))
         await client.receipt()
-        jobs = rig.alive.mesh_jobs
+        jobs = rig.alive.admin.jobs
         everywhere = jobs.everywhere
 
         async def everywhere_after_a_subscribe(job: BulkJob) -> Facts:

@@ -3,7 +3,7 @@
 import pytest
 from trio.testing import MockClock
 
-from qmq.admin.conditions import urgency_key
+from qmq.admin.facts.conditions import urgency_key
 from qmq.broker.messages.dedup import KEY_BYTES
 from qmq.mesh.peers.calls import INVALID
 from qmq.mesh.peers.dedup_query import DedupCall

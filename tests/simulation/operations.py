@@ -14,10 +14,11 @@ from unittest.mock import patch
 import trio
 
 from qmq.admin import bulk_jobs
-from qmq.admin.bulk_jobs import BulkContext, BulkJob, Coverage, run_bulk_job
+from qmq.admin.bulk_jobs import BulkJob, Coverage, run_bulk_job
 from qmq.definitions.definition import Key, Version
 from qmq.definitions.table import DefinitionTable, Obsolete
 from qmq.definitions.tombstones import TombstoneRounds
+from qmq.engine.parts import EngineParts
 from qmq.model.dots import Dot, Origin, Vector
 from qmq.settings.definitions.live import LiveDefinitions
 from qmq.storage.format.batch import batch_records
@@ -197,17 +198,17 @@ def observed(operations: Operations) -> Iterator[None]:
     nothing."""
     obsolete, write = TombstoneRounds.obsolete, LiveDefinitions._write
 
-    async def run(context: BulkContext, job: BulkJob, *more: Any) -> dict[str, Any]:
-        node = context.broker.origin.node
-        entry = Job(node, job, dict(context.received_vector()), trio.current_time(), mark=_mark(*more))
+    async def run(engine: EngineParts, definitions: LiveDefinitions, job: BulkJob, *more: Any) -> dict[str, Any]:
+        node = engine.broker.origin.node
+        entry = Job(node, job, dict(engine.path.received_vector()), trio.current_time(), mark=_mark(*more))
         operations.jobs.append(entry)
         operations.begun.set()
         operations.begun = trio.Event()
-        facts = await run_bulk_job(context, job, *more)
+        facts = await run_bulk_job(engine, definitions, job, *more)
         entry.ended = trio.current_time()
         entry.messages = facts["messages"]
         if facts["messages"] and not job.is_dry_run:
-            for dot in settled_in(context.store.journal):
+            for dot in settled_in(engine.store.journal):
                 operations.settled.setdefault((node, dot), entry.ended)
         return facts
 

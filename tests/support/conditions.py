@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from qmq.admin.conditions import Conditions
+from qmq.admin.facts.conditions import Conditions
 
 
 class Reporter(Protocol):

@@ -35,7 +35,7 @@ class Ring(Changing):
     by_whom: Annotated[str, option("The ringer.", audited="ringer")] = "nobody"
 
 
-async def ring(context: object, asked: VerbRequest[Ring]) -> dict[str, Any]:
+async def ring(to: object, asked: VerbRequest[Ring]) -> dict[str, Any]:
     return {"sound": "ding " * asked.options.times, "changed": 0 if asked.is_dry_run else asked.options.times}
 
 

@@ -5,34 +5,31 @@ client may not observe any more ends.
 """
 
 import json
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import trio
 
-from qmq.access.rights import Rights
-from qmq.access.rules import Principal
 from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
 from qmq.engine.runtime.contexts import Tasks
 from qmq.errors import Refused
+from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.session import ClientSession
 from qmq.verbs.table import needs_of
 
 POLL_SECONDS: Final = 2.0
 
 
-class OverviewFeedContext(Tasks, Protocol):
-    console: ConsoleRequests
-    sessions: dict[int, ClientSession]
-
-    def rights_of(self, principal: Principal | None) -> Rights: ...
-
-
 class OverviewFeed:
     """Sends the overview to the sessions that have joined."""
 
-    def __init__(self, context: OverviewFeedContext) -> None:
-        self._context = context
+    def __init__(
+        self, tasks: Tasks, console: ConsoleRequests, sessions: Mapping[int, ClientSession], access: Access
+    ) -> None:
+        self._tasks = tasks
+        self._console = console
+        self._sessions = sessions
+        self._access = access
         self._tabs: dict[int, Callable[[], bool]] = {}
         self._last = b""
         self._is_running = False
@@ -43,13 +40,13 @@ class OverviewFeed:
         if not self._is_running:
             self._is_running = True
             self._last = b""
-            self._context.spawn(self._run)
+            self._tasks.spawn(self._run)
         return self._last
 
     async def _run(self) -> None:
         try:
             while self._tabs:
-                facts = await self._context.console.overview()
+                facts = await self._console.overview()
                 self._last = b"event: overview\ndata: %b\n\n" % json.dumps(facts, separators=(",", ":")).encode()
                 self._send(self._last)
                 await trio.sleep(POLL_SECONDS)
@@ -57,14 +54,13 @@ class OverviewFeed:
             self._is_running = False
 
     def _send(self, data: bytes) -> None:
-        context = self._context
         for id, is_valid in list(self._tabs.items()):
-            session = context.sessions.get(id)
+            session = self._sessions.get(id)
             if session is None or session.finishing:
                 del self._tabs[id]
                 continue
             try:
-                context.rights_of(session.principal).check_needs(needs_of(OVERVIEW))
+                self._access.rights_of(session.principal).check_needs(needs_of(OVERVIEW))
                 if not is_valid():
                     raise Refused("login-required", "This login has ended.")
             except Refused as refused:

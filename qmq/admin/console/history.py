@@ -7,14 +7,13 @@ interval, read from the buckets of the histogram: so it is the upper bound of a 
 """
 
 from array import array
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Sequence, Sized
+from typing import Any, Final
 
 import trio
 
-from qmq.engine.runtime.contexts import Engine
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.heartbeats import Heartbeats
-from qmq.sessions.clients.session import ClientSession
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 SAMPLE_SECONDS: Final = 10.0
@@ -29,16 +28,13 @@ SERIES: Final = (*COUNTERS, FSYNC, CONNECTIONS)
 P99: Final = 0.99
 
 
-class HistoryContext(Engine, Protocol):
-    beats: Heartbeats
-    sessions: dict[int, ClientSession]
-
-
 class History:
     """Samples of one node, the oldest first. `begin` starts to take them."""
 
-    def __init__(self, context: HistoryContext) -> None:
-        self._context = context
+    def __init__(self, engine: EngineParts, beats: Heartbeats, sessions: Sized) -> None:
+        self._engine = engine
+        self._beats = beats
+        self._sessions = sessions
         self._rows = array("q", bytes(8 * SAMPLES * len(SERIES)))
         self._times = array("q", bytes(8 * SAMPLES))
         self._taken = 0
@@ -47,21 +43,21 @@ class History:
 
     def begin(self) -> None:
         """Take a sample every SAMPLE_SECONDS from now on."""
-        self._before, self._syncs = self._counters(), self._context.store.journal.sync_times.buckets()
-        self._context.beats.watch(trio.current_time() + SAMPLE_SECONDS, self._sample)
+        self._before, self._syncs = self._counters(), self._engine.store.journal.sync_times.buckets()
+        self._beats.watch(trio.current_time() + SAMPLE_SECONDS, self._sample)
 
     def _counters(self) -> tuple[int, ...]:
-        totals = self._context.broker.totals.node()
+        totals = self._engine.broker.totals.node()
         return tuple([getattr(totals, name) for name in COUNTERS])
 
     def _sample(self, now: float) -> float:
-        counters, syncs = self._counters(), self._context.store.journal.sync_times.buckets()
+        counters, syncs = self._counters(), self._engine.store.journal.sync_times.buckets()
         growth = [after - before for before, after in zip(self._before, counters, strict=True)]
         between = [after - before for before, after in zip(self._syncs, syncs, strict=True)]
-        row = (*growth, percentile_us(between, P99), len(self._context.sessions))
+        row = (*growth, percentile_us(between, P99), len(self._sessions))
         place = self._taken % SAMPLES
         self._rows[place * len(SERIES) : (place + 1) * len(SERIES)] = array("q", row)
-        self._times[place] = self._context.environment.now_us()
+        self._times[place] = self._engine.environment.now_us()
         self._taken += 1
         self._before, self._syncs = counters, syncs
         return now + SAMPLE_SECONDS

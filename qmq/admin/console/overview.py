@@ -2,18 +2,18 @@
 
 from dataclasses import fields
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
 from qmq import __version__
-from qmq.admin.conditions import Conditions
+from qmq.admin.facts.conditions import Conditions
 from qmq.admin.facts.node_facts import FactsReader
-from qmq.admin.inspection.connections import LinksCall, link_rows
-from qmq.engine.runtime.contexts import Engine, MeshPeers, Tasks
+from qmq.admin.inspection.connections import Connections, LinksCall
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Tasks
 from qmq.mesh.parts import MeshParts
 from qmq.replication.mesh import Mesh
-from qmq.sessions.clients.session import ClientSession
 
 CONDITIONS_SHOWN: Final = 20
 """Of one node, the most severe; `/control/conditions` has all."""
@@ -22,39 +22,46 @@ FREE_SECONDS: Final = 10.0
 """Between two looks at the free space of the disk."""
 
 
-class OverviewContext(Engine, MeshPeers, Tasks, Protocol):
-    facts_reader: FactsReader
-    sessions: dict[int, ClientSession]
-    mesh_parts: MeshParts
-    conditions: Conditions
-    mesh: Mesh
-
-
 class Overview:
     """Facts of this node, ready for JSON."""
 
-    def __init__(self, context: OverviewContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        engine: EngineParts,
+        tasks: Tasks,
+        mesh: Mesh,
+        mesh_parts: MeshParts,
+        facts: FactsReader,
+        conditions: Conditions,
+        connections: Connections,
+    ) -> None:
+        self._engine = engine
+        self._tasks = tasks
+        self._mesh = mesh
+        self._mesh_parts = mesh_parts
+        self._facts = facts
+        self._conditions = conditions
+        self._connections = connections
         self._free_bytes = 0
         self._looked_at = float("-inf")
 
     async def facts(self) -> dict[str, Any]:
         """Waits for the disk at most every FREE_SECONDS."""
-        context = self._context
+        engine, mesh_parts = self._engine, self._mesh_parts
         now = trio.current_time()
         if now >= self._looked_at + FREE_SECONDS:
             self._looked_at = now
-            self._free_bytes = await context.environment.run_blocking(context.store.disk.free_bytes)
-        found = await context.facts_reader.read()
-        conditions = context.conditions.present()
-        membership = context.membership
+            self._free_bytes = await engine.environment.run_blocking(engine.store.disk.free_bytes)
+        found = await self._facts.read()
+        conditions = self._conditions.present()
+        membership = mesh_parts.members.membership
         names = ("build", "incarnation", "held", "disk_full", "connections", "subscriptions", "queues", "in_flight")
         return {
             "node": found.node,
             "version": __version__,
             "uptime_seconds": round(found.uptime_seconds, 1),
-            "at_us": context.environment.now_us(),
-            "stopping": context.is_stopping,
+            "at_us": engine.environment.now_us(),
+            "stopping": self._tasks.is_stopping,
             **found.some(*names, "totals"),
             "disk_free_bytes": self._free_bytes,
             "journal_bytes": found.journal.bytes,
@@ -65,10 +72,8 @@ class Overview:
             "members": sorted(membership.members),
             "learner": membership.is_learner,
             "retired": sorted(membership.retired),
-            "links": link_rows(context, LinksCall()).rows,
-            "owners": []
-            if context.mesh.is_alone
-            else [_facts(one) for one in context.mesh_parts.takeover.statistics().owners],
+            "links": self._connections.links(LinksCall()).rows,
+            "owners": [] if self._mesh.is_alone else [_facts(one) for one in mesh_parts.takeover.statistics().owners],
             "conditions": [_facts(one) for one in conditions[:CONDITIONS_SHOWN]],
             "conditions_more": max(0, len(conditions) - CONDITIONS_SHOWN),
         }

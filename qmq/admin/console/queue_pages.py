@@ -6,16 +6,16 @@ no node is not among the first of the mesh, although its sum might be.
 """
 
 from heapq import nsmallest
-from typing import Annotated, ClassVar, Final, Protocol
+from typing import Annotated, ClassVar, Final
 
 import trio
 from msgspec import Meta, Struct
 
-from qmq.admin.control import sum_rows
+from qmq.admin.facts.counts import sum_rows
 from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.admin.facts.queue_search import NAME, OLDEST, QueueSearch
 from qmq.broker.messages.destination import DestinationKind
-from qmq.engine.runtime.contexts import Engine
+from qmq.broker.messages.totals import NodeTotals
 from qmq.mesh.peers.calls import Count, Facts, NamedCall, R, Text, Whole, need
 from qmq.verbs.lists import FILTER_CHARS_MAX, LIMIT_MAX, OFFSET_MAX, QueuePage, Sort
 
@@ -73,17 +73,11 @@ class RowsCall(ConsoleCall[QueueRows], frozen=True):
     names: Annotated[list[Text], Meta(max_length=LIMIT_MAX * 10)]
 
 
-class QueuePagesContext(Engine, Protocol):
-    """What pages need of the node."""
-
-    queue_catalog: QueueCatalog
-
-
 class Rates:
     """Messages in and out per second, of each queue that is counted, between the two last requests for them."""
 
-    def __init__(self, context: QueuePagesContext) -> None:
-        self._context = context
+    def __init__(self, totals: NodeTotals) -> None:
+        self._totals = totals
         self._before: dict[str, tuple[int, int, int]] = {}
         self._begun_at = self._taken_at = float("-inf")
         self.by_name: dict[str, tuple[float, ...]] = {}
@@ -96,7 +90,7 @@ class Rates:
         self._begun_at = now
         # One that is cancelled leaves the sample before it.
         seconds = now - self._taken_at
-        totals = self._context.broker.totals.by_name
+        totals = self._totals.by_name
         names = [name for name in totals if name.startswith(PREFIX)]
         before, counts, by_name = self._before, {}, {}
         for begin in range(0, len(names), TURN_NAMES):
@@ -122,15 +116,15 @@ def firsts_call(page: QueuePage) -> FirstsCall:
 class QueuePages:
     """The part of this node in pages."""
 
-    def __init__(self, context: QueuePagesContext) -> None:
-        self._context = context
-        self._rates = Rates(context)
+    def __init__(self, totals: NodeTotals, catalog: QueueCatalog) -> None:
+        self._catalog = catalog
+        self._rates = Rates(totals)
 
     async def firsts(self, call: FirstsCall) -> FirstQueues:
         """The reply of this node."""
         sort, is_reversed, text, count = call.sort, call.is_reversed, call.text, call.count
         await self._rates.refresh()
-        catalog = self._context.queue_catalog
+        catalog = self._catalog
         found: list[tuple[str, float]] = []
         if sort == RATE:
             rated = {name: sum(rates) for name, rates in self._rates.by_name.items() if text in name}
@@ -151,7 +145,7 @@ class QueuePages:
 
     async def rows(self, call: RowsCall) -> QueueRows:
         """The reply of this node."""
-        rows = await self._context.queue_catalog.rows(call.names, with_ages=True)
+        rows = await self._catalog.rows(call.names, with_ages=True)
         for row in rows:
             for field, rate in zip(RATED, self._rates.by_name.get(str(row["destination"]), ()), strict=False):
                 row[f"{field}_per_second"] = round(rate, 1)

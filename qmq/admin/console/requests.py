@@ -6,33 +6,33 @@ requests: an index, rates, the last hour.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import argon2
 from msgspec import Struct
 
-from qmq.access.rights import Rights
 from qmq.access.rules import ACTIONS, Action, Principal
-from qmq.admin.console.history import History, HistoryContext
-from qmq.admin.console.overview import Overview, OverviewContext
+from qmq.admin.console.history import History
+from qmq.admin.console.overview import Overview
 from qmq.admin.console.queue_pages import (
     ConsoleCall,
     FirstQueues,
     FirstsCall,
     QueuePages,
-    QueuePagesContext,
     QueueRows,
     RowsCall,
     firsts_call,
     merged_rows,
     names_of_page,
 )
-from qmq.admin.system import AUDIT, SystemTopics
+from qmq.admin.facts.system import AUDIT, SystemTopics
 from qmq.broker.messages.destination import is_pattern
+from qmq.engine.parts import EngineParts
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts, Replies, need
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
+from qmq.sessions.clients.access import Access
 from qmq.verbs.lists import QueuePage
 from qmq.verbs.nodes import PasswordHash, ShowAudit, ShowRights
 from qmq.verbs.table import needs_of
@@ -87,21 +87,27 @@ class AuditCall(ConsoleCall[AuditRows], frozen=True):
     name: ClassVar = "audit"
 
 
-class ConsoleContext(HistoryContext, OverviewContext, QueuePagesContext, Protocol):
-    peer_rpc: PeerRpc
-    system: SystemTopics
-
-    def rights_of(self, principal: Principal | None) -> Rights: ...
-
-
 class ConsoleRequests:
     """This node's side of the console."""
 
-    def __init__(self, context: ConsoleContext) -> None:
-        self._context = context
-        self.history = History(context)
-        self._pages = QueuePages(context)
-        self._overview = Overview(context)
+    def __init__(
+        self,
+        engine: EngineParts,
+        rpc: PeerRpc,
+        access: Access,
+        system: SystemTopics,
+        history: History,
+        pages: QueuePages,
+        overview: Overview,
+    ) -> None:
+        self._node = engine.broker.origin.node
+        self._environment = engine.environment
+        self._rpc = rpc
+        self._access = access
+        self._system = system
+        self.history = history
+        self._pages = pages
+        self._overview = overview
         self._verbs: Mapping[str, Callable[[VerbRequest[Any]], Awaitable[Facts]]] = {
             "overview": self._each,
             "history": self._each,
@@ -117,23 +123,23 @@ class ConsoleRequests:
 
     async def _each(self, asked: VerbRequest[Verb]) -> Facts:
         call = HistoryCall() if asked.verb == "history" else OverviewCall()
-        return self._of_nodes(await self._context.peer_rpc.ask_all(call, is_mesh=asked.is_mesh))
+        return self._of_nodes(await self._rpc.ask_all(call, is_mesh=asked.is_mesh))
 
     async def _audited(self, asked: VerbRequest[ShowAudit]) -> Facts:
         """The last events of the audit, the newest first."""
-        found, missing = await self._context.peer_rpc.ask_all(AuditCall(), is_mesh=asked.is_mesh)
+        found, missing = await self._rpc.ask_all(AuditCall(), is_mesh=asked.is_mesh)
         rows = sorted([row for one in found.values() for row in one.rows], key=lambda row: -row["at_us"])
         return {"rows": rows, "nodes_missing": missing}
 
     async def overview(self) -> Facts:
         """What all nodes say of themselves, for all tabs."""
-        return self._of_nodes(await self._context.peer_rpc.ask_all(OverviewCall()))
+        return self._of_nodes(await self._rpc.ask_all(OverviewCall()))
 
     def _of_nodes(self, replies: Replies[Facts]) -> Facts:
-        return {"node": self._context.settings.name, "nodes": replies.by_node, "nodes_missing": replies.missing}
+        return {"node": self._node, "nodes": replies.by_node, "nodes_missing": replies.missing}
 
     async def _page(self, asked: VerbRequest[QueuePage]) -> Facts:
-        page, ask_all = asked.options, self._context.peer_rpc.ask_all
+        page, ask_all = asked.options, self._rpc.ask_all
         firsts, missing = await ask_all(firsts_call(page), is_mesh=asked.is_mesh)
         names, more = names_of_page(page, list(firsts.values()))
         rows, silent = await ask_all(RowsCall(names), is_mesh=asked.is_mesh)
@@ -141,22 +147,22 @@ class ConsoleRequests:
             "destinations": merged_rows(names, list(rows.values())),
             "more": more,
             "queues": max(one.queues for one in firsts.values()),
-            "age_seconds": firsts[self._context.settings.name].age_seconds,
+            "age_seconds": firsts[self._node].age_seconds,
             "nodes_missing": sorted({*missing, *silent}),
         }
 
     async def _rights(self, asked: VerbRequest[ShowRights]) -> Facts:
         """What the client may do, or with `user` another one."""
-        context, principal = self._context, asked.principal
+        access, principal = self._access, asked.principal
         user, about = asked.options.user, asked.options.about
         if user is not None and (principal is None or user != principal.name):
-            context.rights_of(principal).check_needs(needs_of(f"{USERS}{user}"))
+            access.rights_of(principal).check_needs(needs_of(f"{USERS}{user}"))
             principal = Principal(user)
-        rights = context.rights_of(principal)
+        rights = access.rights_of(principal)
         if about and is_pattern(about) and not about.endswith("*"):
             raise Refused("bad-destination", "The header about is a destination, or the beginning of one with *.")
         facts: Facts = {
-            "node": context.settings.name,
+            "node": self._node,
             "user": None if principal is None else principal.name,
             "may": {name: rights.allows(action, on) for name, (action, on) in GENERAL.items()},
         }
@@ -173,7 +179,7 @@ class ConsoleRequests:
         if not isinstance(passcode, str) or not 1 <= len(passcode) <= PASSCODE_CHARS_MAX:
             raise Refused("bad-body", f'The body is {{"passcode": …}}, with 1 to {PASSCODE_CHARS_MAX} characters.')
         hasher = argon2.PasswordHasher()
-        return {"password_hash": await self._context.environment.run_blocking(hasher.hash, passcode)}
+        return {"password_hash": await self._environment.run_blocking(hasher.hash, passcode)}
 
     # Of one node
 
@@ -184,7 +190,7 @@ class ConsoleRequests:
         return self.history.facts()
 
     def audited_here(self, call: AuditCall) -> AuditRows:
-        return AuditRows(list(self._context.system.audited))
+        return AuditRows(list(self._system.audited))
 
     async def firsts_here(self, call: FirstsCall) -> FirstQueues:
         return await self._pages.firsts(call)

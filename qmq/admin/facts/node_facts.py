@@ -11,16 +11,14 @@ from typing import Final
 import trio
 
 from qmq.admin.facts.totals import facts_of_totals
-from qmq.broker.broker import Broker
 from qmq.build import BUILD
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.commit.commits import Commits, CommitStatistics
+from qmq.engine.commit.commits import CommitStatistics
+from qmq.engine.parts import EngineParts
 from qmq.sessions.clients.memory_budget import MemoryBudget, MemoryStatistics
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.clients.traffic import Traffic, TrafficStatistics
 from qmq.storage.log.fsync_times import SyncStatistics
-from qmq.storage.store import Store
 
 SESSIONS_AT_ONCE: Final = 500
 """Connections whose numbers are summed in one turn of the event loop."""
@@ -97,20 +95,14 @@ class FactsReader:
     def __init__(
         self,
         identity: NodeIdentity,
-        broker: Broker,
-        store: Store,
-        commits: Commits,
-        checkpoints: Checkpoints,
+        engine: EngineParts,
         sessions: Mapping[int, ClientSession],
         traffic: Traffic,
         memory_budget: MemoryBudget,
         buffers: SubscriberBuffers,
     ) -> None:
-        self._identity = identity
-        self._broker = broker
-        self._store = store
-        self._commits = commits
-        self._checkpoints = checkpoints
+        self.identity = identity
+        self._engine = engine
         self._sessions = sessions
         self._traffic = traffic
         self._memory_budget = memory_budget
@@ -118,8 +110,8 @@ class FactsReader:
 
     async def read(self) -> NodeFacts:
         """The facts now. Sums over connections take turns, so some are counted before others."""
-        identity, broker, queues = self._identity, self._broker, self._broker.queues
-        store, journal, commits = self._store, self._store.journal, self._commits
+        identity, engine, broker, queues = self.identity, self._engine, self._engine.broker, self._engine.broker.queues
+        journal, commits = engine.store.journal, engine.commits
         traffic, protocols, subscriptions = await self._sums()
         return NodeFacts(
             node=identity.node,
@@ -144,14 +136,14 @@ class FactsReader:
             commit_waiting_bytes=commits.pending_bytes,
             fsync=journal.sync_times.statistics(),
             journal=JournalExtent(journal.start, journal.end, journal.synced_end),
-            unsaved=max(0, journal.end - store.checkpoint_position),
-            checkpoints=self._checkpoints.count,
+            unsaved=max(0, journal.end - engine.store.checkpoint_position),
+            checkpoints=engine.checkpoints.count,
         )
 
     async def _sums(self) -> tuple[TrafficStatistics, Mapping[str, int], int]:
         """Bytes of all connections, those that have ended included; connections by protocol; subscriptions."""
         traffic, protocols, subscriptions = self._traffic.statistics(()), Counter({"stomp": 0}), 0
-        connections, sessions = list(self._sessions.values()), list(self._broker.sessions.values())
+        connections, sessions = list(self._sessions.values()), list(self._engine.broker.sessions.values())
         for begin in range(0, max(len(connections), len(sessions)), SESSIONS_AT_ONCE):
             if begin:
                 await trio.lowlevel.checkpoint()

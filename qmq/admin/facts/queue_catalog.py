@@ -15,12 +15,16 @@ from typing import Final
 
 import trio
 
-from qmq.admin.facts.queue_search import DEPTH, NAME, Found, QueueSearch, QueueSearchContext, first_queues, sizes_of
+from qmq.admin.facts.queue_search import DEPTH, NAME, Found, QueueSearch, first_queues, sizes_of
 from qmq.admin.facts.totals import Row, row_totals
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.engine.checkpoint.queue_ages import oldest_ages_us
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.listed_parts import parts_of
 from qmq.engine.runtime.recent import Recent
+from qmq.settings.definitions.declared_queues import DeclaredQueues
+from qmq.settings.definitions.paused_queues import PausedQueues
 
 SEARCHES_AT_ONCE: Final = 2
 
@@ -37,15 +41,20 @@ OLDEST_AGE: Final = "oldest_age_us"
 
 
 class QueueCatalog:
-    def __init__(self, context: QueueSearchContext) -> None:
-        self._context = context
+    def __init__(
+        self, engine: EngineParts, tasks: Tasks, declared_queues: DeclaredQueues, paused_queues: PausedQueues
+    ) -> None:
+        self._engine = engine
+        self._tasks = tasks
+        self._declared_queues = declared_queues
+        self._paused_queues = paused_queues
         self._searching = trio.CapacityLimiter(SEARCHES_AT_ONCE)
         self._kept: dict[QueueSearch, Recent[Found]] = {}
 
     @property
     def count(self) -> int:
         """How many queues have messages or consumers here, about."""
-        queues = self._context.broker.queues
+        queues = self._engine.broker.queues
         return len(queues.by_name) + queues.stored_names.count
 
     async def first(self, search: QueueSearch) -> tuple[Found, float]:
@@ -56,7 +65,7 @@ class QueueCatalog:
         kept = self._kept.get(search)
         if kept is None:
             self._kept = {one: kept for one, kept in self._kept.items() if not kept.is_old}
-            kept = Recent(self._context, partial(self._find, search), [], short_seconds=KEPT_FROM_SECONDS)
+            kept = Recent(self._tasks, partial(self._find, search), [], short_seconds=KEPT_FROM_SECONDS)
             if len(self._kept) < KEPT_MAX:
                 self._kept[search] = kept
         found = await kept.get()
@@ -70,36 +79,36 @@ class QueueCatalog:
 
     async def _find(self, search: QueueSearch) -> Found:
         async with self._searching:
-            return await first_queues(self._context, search)
+            more = [*self._declared_queues.texts, *self._paused_queues.names()]
+            return await first_queues(self._engine, search, more)
 
     async def in_memory(self) -> AsyncIterator[list[Queue]]:
         """The queues that are in memory, some hundreds at a time, in turns with other tasks."""
-        listed = self._context.broker.queues.listed
+        listed = self._engine.broker.queues.listed
         async for part in parts_of(listed):
             yield listed[part]
 
     def is_known(self, name: str) -> bool:
         """Whether this queue has a row, wherever else it may have messages."""
-        context = self._context
-        return name in context.broker.queues.by_name or name in context.declared_queues.texts
+        return name in self._engine.broker.queues.by_name or name in self._declared_queues.texts
 
     async def depth(self, name: str) -> int:
         """Unsettled messages that this node serves, including those in flight and lent."""
-        return (await sizes_of(self._context, [name]))[name][0]
+        return (await sizes_of(self._engine, [name]))[name][0]
 
     async def deepest(self, count: int) -> dict[str, tuple[int, int]]:
         """The queues with most messages, the deepest first, with their messages and bytes of bodies."""
         found, _ = await self.first(QueueSearch(DEPTH, is_reversed=True, count=count))
-        return await sizes_of(self._context, [name for name, _ in found])
+        return await sizes_of(self._engine, [name for name, _ in found])
 
     async def rows(self, names: list[str], *, with_ages: bool = False) -> list[Row]:
         """The rows of these queues, in this order; none for a queue of which nothing is known.
 
         `with_ages` adds the age of the oldest message, where there is one.
         """
-        context, queues = self._context, self._context.broker.queues
+        engine, queues = self._engine, self._engine.broker.queues
         in_flight = await self._in_flight()
-        sizes = await sizes_of(context, names)
+        sizes = await sizes_of(engine, names)
         rows: list[Row] = []
         for name in names:
             queue = queues.by_name.get(name)
@@ -108,18 +117,18 @@ class QueueCatalog:
             if queue is not None:
                 row["in_flight"] = in_flight.get(name, 0)
                 row["consumers"] = len(queue.subscriptions)
-            paused = context.paused_queues.parts(name)
+            paused = self._paused_queues.parts(name)
             if paused:
                 row["paused"] = paused
-            declared = context.declared_queues.texts.get(name)
+            declared = self._declared_queues.texts.get(name)
             if declared is not None:
                 row["declared"] = declared
-            row |= row_totals(context.broker.totals, name)
+            row |= row_totals(engine.broker.totals, name)
             if queue is not None or paused or declared is not None or row["messages"]:
                 rows.append(row)
         if with_ages:
             found = [str(row["destination"]) for row in rows]
-            ages_us = await oldest_ages_us(context, context.served_rows(), found)
+            ages_us = await oldest_ages_us(engine.broker, engine.environment, engine.served_rows(), found)
             for name, row in zip(found, rows, strict=True):
                 if name in ages_us:
                     row[OLDEST_AGE] = ages_us[name]
@@ -127,7 +136,7 @@ class QueueCatalog:
 
     async def _in_flight(self) -> Mapping[str, int]:
         """Queue → messages with consumers, lent ones too. Many are counted in turns, some of them before others."""
-        queues = self._context.broker.queues
+        queues = self._engine.broker.queues
         # Also of consumers that get nothing more: those of a receive over HTTP, for example.
         deliveries = list(queues.deliveries.values())
         counts: Counter[str] = Counter()

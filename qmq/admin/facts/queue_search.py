@@ -14,16 +14,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from heapq import nlargest, nsmallest
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.engine.checkpoint.queue_ages import oldest_ages_us
-from qmq.engine.runtime.contexts import Engine, Tasks
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.listed_parts import TURN_ITEMS, parts_of
-from qmq.settings.definitions.declared_queues import DeclaredQueues
-from qmq.settings.definitions.paused_queues import PausedQueues
 from qmq.storage.queues.served_rows import ServedRows
 
 NAME: Final = "name"
@@ -48,11 +46,6 @@ NO_PLACE: Final = (math.inf, "")
 
 Found = list[tuple[str, int]]
 """Names, and the values by which they are sorted: messages, or seconds; 0 by name."""
-
-
-class QueueSearchContext(Engine, Tasks, Protocol):
-    declared_queues: DeclaredQueues
-    paused_queues: PausedQueues
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +79,26 @@ class QueueSearch:
         return (nlargest if self.is_reversed else nsmallest)(self.count, dict.fromkeys(names))
 
 
-async def first_queues(context: QueueSearchContext, search: QueueSearch) -> Found:
-    """See `QueueSearch`. Takes turns; most of the time for queues in the store is that of worker threads."""
-    special = search.matching([*context.declared_queues.texts, *context.paused_queues.names()])
+async def first_queues(engine: EngineParts, search: QueueSearch, more: list[str]) -> Found:
+    """See `QueueSearch`; `more` are queues that need have neither messages nor consumers.
+
+    Takes turns; most of the time for queues in the store is that of worker threads.
+    """
+    special = search.matching(more)
     if search.sort == NAME:
-        stored_names = await _stored_names(context, search)
-        return [(name, 0) for name in await _by_name(context, search, [*special, *stored_names])]
+        stored_names = await _stored_names(engine, search)
+        return [(name, 0) for name in await _by_name(engine, search, [*special, *stored_names])]
     if search.sort == OLDEST:
-        return await _by_age(context, search, special)
-    queues, sign = context.broker.queues, search.sign
+        return await _by_age(engine, search, special)
+    queues, sign = engine.broker.queues, search.sign
     found = [(0, name) for name in special if name not in queues.by_name]
     if not queues.has_stored:
         pick = _deeper_in_memory if search.is_reversed else _flatter
     elif search.is_reversed:
-        found += await _deepest_stored(context, search)
+        found += await _deepest_stored(engine, search)
         pick = _deeper
     else:
-        found += await _flattest_stored(context, search)
+        found += await _flattest_stored(engine, search)
         pick = _flatter_counted
     # What is in the store of a queue that is declared counts, not the 0.
     most = {name: value for value, name in sorted(found)}
@@ -110,36 +106,36 @@ async def first_queues(context: QueueSearchContext, search: QueueSearch) -> Foun
     if queues.has_stored and search.is_reversed:
         # A queue that is in both is among the first by one of them, unless as many others have more.
         places = await _by_value(queues.listed, places, pick, _depth, replace(search, count=2 * search.count))
-        sizes = await sizes_of(context, [name for _, name in places])
+        sizes = await sizes_of(engine, [name for _, name in places])
         deepest = nsmallest(search.count, [(-depth, name) for name, (depth, _) in sizes.items()])
         return [(name, -value) for value, name in deepest]
     places = await _by_value(queues.listed, places, pick, _depth, search)
     return [(name, sign * value) for value, name in places]
 
 
-async def sizes_of(context: Engine, names: list[str]) -> dict[str, tuple[int, int]]:
+async def sizes_of(engine: EngineParts, names: list[str]) -> dict[str, tuple[int, int]]:
     """Queue → unsettled messages that this node serves and bytes of their bodies; 0 if none is known."""
-    depth = context.broker.queues.paging.depth
-    if not context.broker.queues.has_stored:
+    depth = engine.broker.queues.paging.depth
+    if not engine.broker.queues.has_stored:
         # A console asks for rows again and again, and a thread takes longer than they do.
         return {name: depth(name, 0, 0) for name in names}
-    heads = await context.environment.run_blocking(context.served_rows().heads, names, 0)
+    heads = await engine.environment.run_blocking(engine.served_rows().heads, names, 0)
     stored = {name: (head.messages, head.body_bytes) for name, head in heads.items()}
     return {name: depth(name, *stored.get(name, (0, 0))) for name in names}
 
 
-async def stored_pages(context: Engine, text: str = "") -> AsyncGenerator[list[Place], None]:
+async def stored_pages(engine: EngineParts, text: str = "") -> AsyncGenerator[list[Place], None]:
     """The queues of the store that are not in memory, or not counted there: messages and names, by name.
 
     Only those with `text` in their names. Some were drained since the last checkpoint: they have 0 messages.
     """
-    rows, queues = context.served_rows(), context.broker.queues
+    rows, queues = engine.served_rows(), engine.broker.queues
 
     def read(after: str | None) -> tuple[list[tuple[str, int, int]], str | None]:
         page = rows.listing(after, STORED_AT_ONCE)
         return [one for one in page if text in one[0]], page[-1][0] if page else None
 
-    page, after = await context.environment.run_blocking(read, None)
+    page, after = await engine.environment.run_blocking(read, None)
     while after is not None:
         for begin in range(0, len(page), TURN_ITEMS):
             yield [
@@ -148,17 +144,17 @@ async def stored_pages(context: Engine, text: str = "") -> AsyncGenerator[list[P
                 if name not in queues.by_name or not queues.by_name[name].is_counted
             ]
             await trio.lowlevel.checkpoint()
-        page, after = await context.environment.run_blocking(read, after)
+        page, after = await engine.environment.run_blocking(read, after)
 
 
-async def _stored_names(context: QueueSearchContext, search: QueueSearch) -> list[str]:
+async def _stored_names(engine: EngineParts, search: QueueSearch) -> list[str]:
     """The first of the store by name."""
-    if not context.broker.queues.has_stored:
+    if not engine.broker.queues.has_stored:
         return []
     if not search.text and not search.is_reversed:
-        return await context.environment.run_blocking(_listed_names, context.served_rows(), search)
+        return await engine.environment.run_blocking(_listed_names, engine.served_rows(), search)
     found: list[str] = []
-    async with aclosing(stored_pages(context, search.text)) as pages:
+    async with aclosing(stored_pages(engine, search.text)) as pages:
         async for page in pages:
             found = search.first([*found, *[name for _, name in page]])
             if len(found) == search.count and not search.is_reversed:
@@ -173,12 +169,12 @@ def _listed_names(rows: ServedRows, search: QueueSearch) -> list[str]:
     return search.matching([*heads, *[name for name, _, _ in rows.listing(after or None, search.count)]])
 
 
-async def _deepest_stored(context: QueueSearchContext, search: QueueSearch) -> list[Place]:
+async def _deepest_stored(engine: EngineParts, search: QueueSearch) -> list[Place]:
     """Depths and names of the deepest of the store, with what memory has of these."""
-    queues, rows = context.broker.queues, context.served_rows()
+    queues, rows = engine.broker.queues, engine.served_rows()
     asked = search.count
     while not search.text and asked <= DEEPEST_MAX:
-        stored = await context.environment.run_blocking(rows.deepest, asked)
+        stored = await engine.environment.run_blocking(rows.deepest, asked)
         found = [(queues.paging.depth(name, *sizes)[0], name) for name, sizes in stored.items()]
         # Some were drained since the last checkpoint. All others of the store have no more than the flattest here.
         flattest = min([messages for messages, _ in stored.values()], default=0)
@@ -186,30 +182,30 @@ async def _deepest_stored(context: QueueSearchContext, search: QueueSearch) -> l
             return found
         asked *= 4
     found = []
-    async for page in stored_pages(context, search.text):
+    async for page in stored_pages(engine, search.text):
         found = nsmallest(search.count, [*found, *page], key=lambda place: (-place[0], place[1]))
     return found
 
 
-async def _flattest_stored(context: QueueSearchContext, search: QueueSearch) -> list[Place]:
+async def _flattest_stored(engine: EngineParts, search: QueueSearch) -> list[Place]:
     """Depths and names of the flattest of the store, and of queues in memory that are not counted there."""
-    queues = context.broker.queues
+    queues = engine.broker.queues
     found: list[Place] = []
-    async for page in stored_pages(context, search.text):
+    async for page in stored_pages(engine, search.text):
         found = nsmallest(search.count, [*found, *page])
     async for part in parts_of(queues.listed):
         names = search.matching([queue.name for queue in queues.listed[part] if not queue.is_counted])
         if names:
-            found += [(depth, name) for name, (depth, _) in (await sizes_of(context, names)).items()]
+            found += [(depth, name) for name, (depth, _) in (await sizes_of(engine, names)).items()]
             found = nsmallest(search.count, dict.fromkeys(found))
     return found
 
 
-async def _by_age(context: QueueSearchContext, search: QueueSearch, special: list[str]) -> Found:
+async def _by_age(engine: EngineParts, search: QueueSearch, special: list[str]) -> Found:
     """Queues without a known age are in the order of their names, so only the names of most need to be looked at."""
-    queues, sign, text, count = context.broker.queues, search.sign, search.text, search.count
-    ages, others = await _stored_ages(context, text, count)
-    now_us = context.environment.now_us()
+    queues, sign, text, count = engine.broker.queues, search.sign, search.text, search.count
+    ages, others = await _stored_ages(engine, text, count)
+    now_us = engine.environment.now_us()
 
     def age(queue: Queue) -> int:
         """In whole seconds, 1 at least; 0 if no message in memory waits."""
@@ -232,7 +228,7 @@ async def _by_age(context: QueueSearchContext, search: QueueSearch, special: lis
 
     async def without_age() -> Found:
         by_name = QueueSearch(NAME, is_reversed=False, count=count, text=text)
-        names = await _by_name(context, by_name, [*special, *others], has_no_age)
+        names = await _by_name(engine, by_name, [*special, *others], has_no_age)
         return [(name, 0) for name in names]
 
     first, second = (with_age, without_age) if search.is_reversed else (without_age, with_age)
@@ -243,20 +239,23 @@ async def _by_age(context: QueueSearchContext, search: QueueSearch, special: lis
     return found[:count]
 
 
-async def _stored_ages(context: QueueSearchContext, text: str, count: int) -> tuple[dict[str, int], list[str]]:
+async def _stored_ages(engine: EngineParts, text: str, count: int) -> tuple[dict[str, int], list[str]]:
     """Ages in seconds of the deepest queues of the store, and the first names there, with so many more."""
     names: list[str] = []
     deepest: list[Place] = []
     floor = 0
-    if context.broker.queues.has_stored:
-        async for page in stored_pages(context, text):
+    if engine.broker.queues.has_stored:
+        async for page in stored_pages(engine, text):
             names += [name for _, name in page[: max(0, count + AGES_MAX - len(names))]]
             deepest += [place for place in page if place[0] > floor]
             if len(deepest) > 2 * AGES_MAX:
                 deepest = nlargest(AGES_MAX, deepest)
                 floor = deepest[-1][0]
     found = [name for _, name in nlargest(AGES_MAX, deepest)]
-    ages_us = await oldest_ages_us(context, context.served_rows(), found, only_waiting=True) if found else {}
+    if not found:
+        return {}, names
+    rows = engine.served_rows()
+    ages_us = await oldest_ages_us(engine.broker, engine.environment, rows, found, only_waiting=True)
     return {name: max(1, age_us // 1_000_000) for name, age_us in ages_us.items()}, names
 
 
@@ -308,13 +307,13 @@ def _read(names: list[str]) -> list[str]:
 
 
 async def _by_name(
-    context: QueueSearchContext,
+    engine: EngineParts,
     search: QueueSearch,
     others: list[str],
     is_wanted: Callable[[str], bool] | None = None,
 ) -> list[str]:
     """The first of the queues in memory and `others`."""
-    listed = context.broker.queues.listed_names
+    listed = engine.broker.queues.listed_names
     found = search.first(filter(is_wanted, others))
     last = found[-1] if len(found) == search.count else None
     async for part in parts_of(listed):

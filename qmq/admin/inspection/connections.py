@@ -1,12 +1,12 @@
 """Connections of clients to one node, and its links: their lists, and the end of connections that an operator names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import nsmallest
-from typing import Annotated, Any, ClassVar, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta, Struct
 
-from qmq.engine.runtime.contexts import Engine
+from qmq.broker.broker import Broker
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import AdminQuery, Count, Row, Text
 from qmq.replication.links.statistics import PeerStatistics
@@ -17,11 +17,6 @@ ROWS_MAX: Final = 1000
 """Connections in one page."""
 
 REASON_CHARS_MAX: Final = 200
-
-
-class ConnectionsContext(Engine, Protocol):
-    sessions: dict[int, ClientSession]
-    mesh: Mesh
 
 
 class ConnectionRows(Struct, frozen=True, omit_defaults=True):
@@ -75,9 +70,62 @@ class LinksCall(AdminQuery[LinkRows], frozen=True):
     name: ClassVar = "links"
 
 
-def connection_rows(context: ConnectionsContext, call: ConnectionsCall) -> ConnectionRows:
-    """The reply of this node. Raises Refused for an `after` that is no id."""
-    return _page(context, list(_matching(context, call)), call.limit, place_of(call.after) if call.after else ("", 0))
+class Connections:
+    """Those of one node."""
+
+    def __init__(self, broker: Broker, mesh: Mesh, sessions: Mapping[int, ClientSession]) -> None:
+        self._broker = broker
+        self._mesh = mesh
+        self._sessions = sessions
+
+    def rows(self, call: ConnectionsCall) -> ConnectionRows:
+        """The reply of this node. Raises Refused for an `after` that is no id."""
+        return self._page(list(self._matching(call)), call.limit, place_of(call.after) if call.after else ("", 0))
+
+    def kick(self, call: KickCall) -> ConnectionRows:
+        """The reply of this node. What is in flight to these connections is delivered again."""
+        found = list(self._matching(call, call.but))
+        rows = self._page(found, ROWS_MAX)
+        if not call.is_dry_run:
+            for session in found:
+                session.evict(Refused("kicked", f"An operator has ended this connection: {call.reason}"))
+        return rows
+
+    def links(self, call: LinksCall) -> LinkRows:
+        """The reply of this node."""
+        peers = self._mesh.statistics().peers
+        return LinkRows(len(peers), [_link_row(self._broker.origin.node, peer) for peer in peers])
+
+    def _page(self, found: list[ClientSession], limit: int, after: tuple[str, int] = ("", 0)) -> ConnectionRows:
+        behind = [session for session in found if (self._broker.origin.node, session.id) > after]
+        page = nsmallest(limit + 1, behind, key=lambda session: session.id)
+        rows = [self._row(session) for session in page[:limit]]
+        return ConnectionRows(len(found), rows, rows[-1]["id"] if len(page) > limit else "")
+
+    def _matching(self, call: ConnectionsNamed, but: str = "") -> Iterator[ClientSession]:
+        node = self._broker.origin.node
+        for session in self._sessions.values():
+            id = f"{node}/{session.id}"
+            pairs = ((call.id, id), (call.user, session.user), (call.address, session.peer_address))
+            if id != but and all([wanted is None or wanted == fact for wanted, fact in pairs]):
+                yield session
+
+    def _row(self, session: ClientSession) -> dict[str, Any]:
+        known = self._broker.sessions.get(session.id)
+        subscriptions = [] if known is None else list(known.subscriptions.values())
+        return {
+            "id": f"{self._broker.origin.node}/{session.id}",
+            "node": self._broker.origin.node,
+            "user": session.user or "",
+            "address": session.peer_address,
+            "port": session.peer_port,
+            "protocol": session.encoder.protocol,
+            "product": session.dialogue.product,
+            "subscriptions": 0 if known is None else known.subscribed,
+            "in_flight": sum([len(one.in_flight) for one in subscriptions]),
+            "bytes_in": session.bytes_in,
+            "bytes_out": session.bytes_out,
+        }
 
 
 def place_of(id: Any) -> tuple[str, int]:
@@ -94,58 +142,6 @@ def is_place(id: object) -> bool:
     except Refused:
         return False
     return True
-
-
-def kick(context: ConnectionsContext, call: KickCall) -> ConnectionRows:
-    """The reply of this node. What is in flight to these connections is delivered again."""
-    found = list(_matching(context, call, call.but))
-    rows = _page(context, found, ROWS_MAX)
-    if not call.is_dry_run:
-        for session in found:
-            session.evict(Refused("kicked", f"An operator has ended this connection: {call.reason}"))
-    return rows
-
-
-def _page(
-    context: ConnectionsContext, found: list[ClientSession], limit: int, after: tuple[str, int] = ("", 0)
-) -> ConnectionRows:
-    behind = [session for session in found if (context.origin.node, session.id) > after]
-    page = nsmallest(limit + 1, behind, key=lambda session: session.id)
-    rows = [_row(context, session) for session in page[:limit]]
-    return ConnectionRows(len(found), rows, rows[-1]["id"] if len(page) > limit else "")
-
-
-def _matching(context: ConnectionsContext, call: ConnectionsNamed, but: str = "") -> Iterator[ClientSession]:
-    node = context.origin.node
-    for session in context.sessions.values():
-        id = f"{node}/{session.id}"
-        pairs = ((call.id, id), (call.user, session.user), (call.address, session.peer_address))
-        if id != but and all([wanted is None or wanted == fact for wanted, fact in pairs]):
-            yield session
-
-
-def _row(context: ConnectionsContext, session: ClientSession) -> dict[str, Any]:
-    known = context.broker.sessions.get(session.id)
-    subscriptions = [] if known is None else list(known.subscriptions.values())
-    return {
-        "id": f"{context.origin.node}/{session.id}",
-        "node": context.origin.node,
-        "user": session.user or "",
-        "address": session.peer_address,
-        "port": session.peer_port,
-        "protocol": session.encoder.protocol,
-        "product": session.dialogue.product,
-        "subscriptions": 0 if known is None else known.subscribed,
-        "in_flight": sum([len(one.in_flight) for one in subscriptions]),
-        "bytes_in": session.bytes_in,
-        "bytes_out": session.bytes_out,
-    }
-
-
-def link_rows(context: ConnectionsContext, call: LinksCall) -> LinkRows:
-    """The reply of this node."""
-    peers = context.mesh.statistics().peers
-    return LinkRows(len(peers), [_link_row(context.origin.node, peer) for peer in peers])
 
 
 def _link_row(node: str, peer: PeerStatistics) -> dict[str, Any]:

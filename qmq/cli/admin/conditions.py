@@ -1,4 +1,4 @@
-"""`qmq conditions`: what an operator should look at, of one node or of the mesh (`qmq.admin.conditions`)."""
+"""`qmq conditions`: what an operator should look at, of one node or of the mesh (`qmq.admin.facts.conditions`)."""
 
 import sys
 from collections.abc import Iterator

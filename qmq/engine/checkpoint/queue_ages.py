@@ -10,9 +10,10 @@ one with an exact number is behind all lower ones. To look at every message woul
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from qmq.broker.broker import Broker
 from qmq.broker.messages.message import Message
 from qmq.broker.queues.dispatch.queue import Queue
-from qmq.engine.runtime.contexts import Engine
+from qmq.environment import Environment
 from qmq.model.dots import Dot
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.queues.served_rows import ServedRows
@@ -31,22 +32,22 @@ class BacklogSearch(NamedTuple):
 
 
 async def oldest_ages_us(
-    context: Engine, rows: ServedRows, names: Sequence[str], *, only_waiting: bool = False
+    broker: Broker, environment: Environment, rows: ServedRows, names: Sequence[str], *, only_waiting: bool = False
 ) -> dict[str, int]:
     """Queue → age of its oldest message, for those of `names` that have one.
 
     With `only_waiting` what consumers have, here or on peers, is left out: there may be a million of these messages,
     and they are in no order.
     """
-    now_us = context.environment.now_us()
+    now_us = environment.now_us()
     found: dict[str, int] = {}
     searches: list[BacklogSearch] = []
     in_memory: dict[str, list[Message]] = {}
-    for by_dot in () if only_waiting else context.broker.queues.owned.lent.values():
+    for by_dot in () if only_waiting else broker.queues.owned.lent.values():
         for message in by_dot.values():
             in_memory.setdefault(message.envelope.destination, []).append(message)
     for name in names:
-        queue = context.broker.queues.by_name.get(name)
+        queue = broker.queues.by_name.get(name)
         if queue is None or not queue.is_counted:
             searches.append(BacklogSearch(name, None, None))
         else:
@@ -60,17 +61,17 @@ async def oldest_ages_us(
             if not only_waiting:
                 in_memory[name] += _in_flight(queue)
         for message in in_memory.get(name, ()):
-            _note(context, found, name, message.origin.node, message.timestamp_us)
+            _note(broker, found, name, message.origin.node, message.timestamp_us)
     limit = 1
     for _ in range(ROUNDS_MAX):
         if not searches:
             break
-        pages = await context.environment.run_blocking(_read, rows, searches, now_us, limit)
+        pages = await environment.run_blocking(_read, rows, searches, now_us, limit)
         searches = []
         for search, page in pages:
-            left = next((row for row in page if _is_only_stored(context, row)), None)
+            left = next((row for row in page if _is_only_stored(broker, row)), None)
             if left is not None:
-                _note(context, found, search.queue, left.dot.origin.node, left.timestamp_us)
+                _note(broker, found, search.queue, left.dot.origin.node, left.timestamp_us)
             elif len(page) == limit:
                 searches.append(search._replace(after=page[-1].dot, exact=page[-1].exact))
         limit *= 2
@@ -94,9 +95,9 @@ def _in_flight(queue: Queue) -> Iterable[Message]:
                 yield delivery.message
 
 
-def _note(context: Engine, found: dict[str, int], queue: str, node: str, timestamp_us: int) -> None:
+def _note(broker: Broker, found: dict[str, int], queue: str, node: str, timestamp_us: int) -> None:
     """A message that `node` has accepted then, by its clock."""
-    accepted_us = timestamp_us + (context.broker.clocks.apart_us(node) or 0)
+    accepted_us = timestamp_us + (broker.clocks.apart_us(node) or 0)
     found[queue] = min(found.get(queue, accepted_us), accepted_us)
 
 
@@ -114,9 +115,9 @@ def _read(
     return [(one, rows.page(one.queue, one.priority or 0, one.after, now_us, limit, one.exact)) for one in wanted]
 
 
-def _is_only_stored(context: Engine, row: QueueRow) -> bool:
+def _is_only_stored(broker: Broker, row: QueueRow) -> bool:
     """Whether the message of the row is not settled, and not in memory, where it was looked at already."""
-    queues = context.broker.queues
+    queues = broker.queues
     if row.dot.sequence in queues.owned.by_origin.get(row.dot.origin, {}):
         return False
     return not queues.paging.is_settled(row.queue, row.dot)

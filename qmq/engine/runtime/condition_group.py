@@ -1,4 +1,4 @@
-"""Conditions of one code, whose texts follow from the present state: see `qmq.admin.conditions`."""
+"""Conditions of one code, whose texts follow from the present state: see `qmq.admin.facts.conditions`."""
 
 from collections.abc import Collection
 

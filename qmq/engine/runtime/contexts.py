@@ -69,7 +69,7 @@ class Noting(Protocol):
 
 
 class Reporting(Protocol):
-    """Conditions and events for the operator (`qmq.admin.conditions`)."""
+    """Conditions and events for the operator (`qmq.admin.facts.conditions`)."""
 
     @property
     def system(self) -> Noting: ...

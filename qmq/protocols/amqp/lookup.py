@@ -11,7 +11,9 @@ from typing import Protocol
 
 import trio
 
-from qmq.admin.control import FACTS, LIST, ControlContext, ControlRequest, merged_facts
+from qmq.admin.control import FACTS, LIST, ControlRequest
+from qmq.admin.parts import AdminParts
+from qmq.engine.runtime.contexts import Committing, Engine, Tasks
 from qmq.gateways.rules import Rules
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from qmq.protocols.amqp.gateway.names import Vhost, exchange_name
@@ -20,7 +22,8 @@ from qmq.settings.definitions.sync import DefinitionSync
 from qmq.settings.routing.definitions import RoutingDefinitions
 
 
-class LookupContext(ControlContext, Protocol):
+class LookupContext(Engine, Committing, Tasks, Protocol):
+    admin: AdminParts
     declared_queues: DeclaredQueues
     definition_sync: DefinitionSync
     routing: RoutingDefinitions
@@ -60,7 +63,7 @@ async def check_exchange(context: LookupContext, name: str, vhost: Vhost) -> Non
 
 async def queue_counts(context: LookupContext, queue: str) -> tuple[int, int]:
     """Messages that are not in flight, and consumers, of a queue in the mesh, as far as nodes respond."""
-    facts = await merged_facts(context, ControlRequest(LIST, queue, limit=1), is_mesh=True)
+    facts = await context.admin.lists.merged(ControlRequest(LIST, queue, limit=1), is_mesh=True)
     # The name itself comes first among those that begin with it.
     for row in facts[FACTS[LIST]]:
         if row["destination"] == queue:

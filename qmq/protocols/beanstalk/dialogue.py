@@ -187,7 +187,7 @@ def protocol(node: Any) -> ClientProtocol:
     """beanstalkd on one node, which has all parts that its connections and their shared part use."""
     engine, rpc = node.engine, node.peer_rpc
     jobs = JobFinder(engine, rpc)
-    changes = JobChanges(engine, node.mesh, rpc, jobs, partial(run_bulk_job, node), node.spawn)
+    changes = JobChanges(engine, node.mesh, rpc, jobs, partial(run_bulk_job, engine, node.definitions), node.spawn)
     part = BeanstalkPart(jobs, changes, rpc)
     incarnation = f"{engine.broker.origin.incarnation:016x}"
     identity = NodeIdentity(engine.broker.origin.node, node.software, incarnation, node.started_seconds)

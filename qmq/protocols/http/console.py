@@ -2,16 +2,18 @@
 
 from typing import Any, Protocol
 
-from qmq.admin.console.feed import OverviewFeed, OverviewFeedContext
+from qmq.admin.console.feed import OverviewFeed
 from qmq.admin.console.files import INDEX, SECURITY, contents
 from qmq.admin.console.logins import CSRF_HEADER, BrowserLogin, BrowserLogins, check_csrf
-from qmq.admin.console.requests import OVERVIEW
+from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
 from qmq.auth.credentials import Grant
+from qmq.engine.runtime.contexts import Tasks
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.encoder import Lines
 from qmq.protocols.http.codec import HttpRefusal, HttpRequest
 from qmq.protocols.http.gateway.origins import OWN_SITES
+from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.login import Logins
 from qmq.sessions.clients.session import ClientSession
 from qmq.verbs.table import needs_of
@@ -20,9 +22,12 @@ Answer = tuple[dict[str, Any], Lines]
 """Facts for JSON, and headers."""
 
 
-class WebConsoleContext(OverviewFeedContext, Protocol):
+class WebConsoleContext(Tasks, Protocol):
     environment: Environment
     logins: Logins
+    console: ConsoleRequests
+    sessions: dict[int, ClientSession]
+    access: Access
 
 
 class WebConsole:
@@ -32,7 +37,7 @@ class WebConsole:
         self._context = context
         self._node = node
         self._logins = BrowserLogins(context.logins, node)
-        self._feed = OverviewFeed(context)
+        self._feed = OverviewFeed(context, context.console, context.sessions, context.access)
 
     def cookie_of(self, request: HttpRequest) -> str | None:
         """The token of a login that is open, in the cookie of the request. Raises Refused.
@@ -95,7 +100,7 @@ class WebConsole:
 
     def follow(self, session: ClientSession, token: str | None) -> bytes:
         """Send the overview to this session every few seconds; the first bytes of that. Raises Refused."""
-        self._context.rights_of(session.principal).check_needs(needs_of(OVERVIEW))
+        self._context.access.rights_of(session.principal).check_needs(needs_of(OVERVIEW))
         return self._feed.join(session, lambda: token is None or self.is_open(token))
 
 

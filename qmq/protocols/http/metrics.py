@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import trio
 
 from qmq import __version__
-from qmq.admin.conditions import Conditions
+from qmq.admin.facts.conditions import Conditions
 from qmq.admin.facts.node_facts import FactsReader, NodeFacts
 from qmq.admin.facts.totals import facts_of_totals
 from qmq.engine.runtime.contexts import Engine

@@ -74,7 +74,9 @@ class Samples:
         free_bytes = await context.environment.run_blocking(context.store.disk.free_bytes)
         sizes = await context.queue_catalog.deepest(QUEUES_SHOWN)
         deepest = [name for name, (messages, _) in sizes.items() if messages]
-        ages_us = await oldest_ages_us(context, context.served_rows(), deepest, only_waiting=True)
+        ages_us = await oldest_ages_us(
+            context.broker, context.environment, context.served_rows(), deepest, only_waiting=True
+        )
         return free_bytes, [
             QueueSample(name, *sizes[name], *_consumers(queues.by_name.get(name)), ages_us.get(name))
             for name in deepest

@@ -167,7 +167,7 @@ async def test_rate_is_right_after_a_measurement_that_was_cancelled(
         stomp = await rig.connect()
         await stomp.send(send("/queue/other", "x"), send("/queue/q", "x", "first"))
         await stomp.receipt()
-        rates = Rates(rig.alive)
+        rates = Rates(rig.alive.broker.totals)
         await rates.refresh()
         await trio.sleep(RATE_SECONDS * 9)
         with trio.CancelScope() as scope:

@@ -65,7 +65,7 @@ async def test_order_by_age_has_queues_without_messages_by_name(
         await trio.sleep(10)
         now_us = rig.alive.environment.now_us()
 
-        found = await first_queues(rig.alive, QueueSearch(OLDEST, is_reversed, count, text))
+        found = await first_queues(rig.alive.engine, QueueSearch(OLDEST, is_reversed, count, text), [])
 
         queues = rig.alive.broker.queues.listed
         ages = {one.name: sum((now_us - message.timestamp_us) // 1_000_000 for message in one.ready) for one in queues}
@@ -213,7 +213,7 @@ async def test_search_takes_turns_with_other_tasks(autojump_clock: MockClock, so
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(count_turns)
-            await first_queues(rig.alive, QueueSearch(sort, is_reversed=True, count=50))
+            await first_queues(rig.alive.engine, QueueSearch(sort, is_reversed=True, count=50), [])
             nursery.cancel_scope.cancel()
 
         assert turns >= 5

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from qmq.admin.conditions import Conditions
+from qmq.admin.facts.conditions import Conditions
 from qmq.cli.serve import JsonFormatter, LineFormatter, log_as_json
 from tests.node.rig import Rig, send, subscribe
 

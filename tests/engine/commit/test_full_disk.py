@@ -276,7 +276,7 @@ async def test_a_follower_behind_its_buffer_survives_an_append_that_found_room_f
         make_room(rig)
         await writer.receipt()
 
-        assert node.fanout_subscribers.reading
+        assert node.delivery.fanout_subscribers.reading
         assert [body.decode() for body in await slow.messages(2)] == bodies[-2:]
 
 

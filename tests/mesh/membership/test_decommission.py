@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.node_status import RetiredNode
-from qmq.admin.status import membership_of, peers_of
+from qmq.admin.facts.node_status import RetiredNode
+from qmq.admin.facts.status import membership_of, peers_of
 from qmq.broker.consumers.outcome import Outcome
 from qmq.errors import StorageError
 from qmq.model.members import Retirement
@@ -32,7 +32,7 @@ async def retire(client: Client, name: str, **headers: str) -> dict[str, object]
 
 
 def knows_retired(node: Node, name: str, adopter: str) -> bool:
-    return RetiredNode(name, adopter) in membership_of(node).retired
+    return RetiredNode(name, adopter) in membership_of(node.membership).retired
 
 
 async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock) -> None:
@@ -51,7 +51,7 @@ async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock
             assert list(node.checkpoints.members) == [peer]
             assert node.membership.is_majority({"a", "b"})
         assert a.rules.level("/queue/jobs") == 0  # two nodes: the default asks for one disk
-        await eventually(lambda: [row.name for row in peers_of(a)] == ["b"])
+        await eventually(lambda: [row.name for row in peers_of(a.mesh, a.membership)] == ["b"])
 
 
 async def test_what_was_wrong_with_the_disk_of_a_retired_node_is_over(autojump_clock: MockClock) -> None:
@@ -504,5 +504,5 @@ async def test_the_list_of_a_node_that_left_counts_no_more(autojump_clock: MockC
         await mesh.start("d", larger)
         await trio.sleep(30)
 
-        assert [membership_of(mesh.nodes[name]).lists for name in "abd"] == [1, 1, 1]
+        assert [membership_of(mesh.nodes[name].membership).lists for name in "abd"] == [1, 1, 1]
         assert all(mesh.nodes[name].membership.is_majority({"a", "d"}) for name in "abd")

@@ -7,7 +7,7 @@ import threading
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.status import membership_of, peers_of
+from qmq.admin.facts.status import membership_of, peers_of
 from qmq.broker.messages.send_options import times_of
 from qmq.config import Address, ListenerSettings
 from qmq.model.members import Membership
@@ -47,7 +47,7 @@ async def test_a_new_mesh_counts_whole_as_soon_as_its_nodes_have_met(autojump_cl
 
         receipt = await client.next("RECEIPT")
         assert "copies" not in receipt.head.headers
-        assert not membership_of(mesh.nodes["a"]).learner
+        assert not membership_of(mesh.nodes["a"].membership).learner
         assert codes(mesh.nodes["a"]) == []
 
 
@@ -64,7 +64,7 @@ async def test_an_empty_disk_of_a_known_name_does_not_count_until_it_has_met_a_m
 
         assert not c.membership.may_vote
         assert not mesh.nodes["a"].membership.counts("c")
-        assert peers_of(mesh.nodes["a"])[1].learner
+        assert peers_of(mesh.nodes["a"].mesh, mesh.nodes["a"].membership)[1].learner
         assert codes(c) == codes(mesh.nodes["a"]) == ["new-disk"]
 
         mesh.heal("b", "c")

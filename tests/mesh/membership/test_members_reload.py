@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 from trio.testing import MockClock
 
-from qmq.admin.status import membership_of
+from qmq.admin.facts.status import membership_of
 from qmq.config import PeersFile
 from qmq.node.node import Node
 from tests.mesh.membership.test_members import all_count, codes
@@ -30,7 +30,7 @@ async def test_a_fourth_node_is_dialled_learns_and_then_counts(autojump_clock: M
         worker = await mesh.connect("d")
         await worker.send(subscribe("/queue/jobs"))
         assert await worker.messages(1) == [b"before"]
-        assert asdict(membership_of(d)) == {
+        assert asdict(membership_of(d.membership)) == {
             "peers_version": 2,
             "members": ["a", "b", "c", "d"],
             "learner": False,
@@ -59,11 +59,11 @@ async def test_while_one_node_has_not_read_the_new_file_it_gets_the_newcomers_re
         assert "unknown-origin" not in codes(c)
         assert not mesh.nodes["a"].membership.is_majority({"a", "d"})
         assert mesh.nodes["a"].membership.is_majority({"a", "b", "c"})
-        assert membership_of(mesh.nodes["a"]).lists == 2
+        assert membership_of(mesh.nodes["a"].membership).lists == 2
 
         assert await mesh.reload("c", larger)
         await mesh.until_linked()
-        await eventually(lambda: membership_of(mesh.nodes["a"]).lists == 1)
+        await eventually(lambda: membership_of(mesh.nodes["a"].membership).lists == 1)
 
 
 async def test_a_newcomers_records_go_on_through_nodes_that_only_know_of_it_from_others(

@@ -6,7 +6,6 @@ from typing import cast
 import pytest
 from trio.testing import MockClock
 
-from qmq.admin.status import status_of
 from qmq.broker.consumers.buffer import Buffer, Overflow
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.config import DestinationPolicy, DestinationSettings
@@ -247,7 +246,7 @@ async def test_slow_subscriptions_are_seen_in_the_status(autojump_clock: MockClo
 
         await publish(writer, "/topic/t")
 
-        status = await status_of(rig.alive)
+        status = await rig.alive.admin.facts.status.read()
         (row,) = status["slow"]
         assert (row["destination"], row["messages"]) == ("/topic/t", 5)
         assert row["dropped"] == status["dropped"] > 0

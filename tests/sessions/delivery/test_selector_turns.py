@@ -336,7 +336,7 @@ async def test_live_followers_of_a_fanout_read_the_log_when_selecting_costs_much
         for client in clients:
             assert await client.messages(3) == [b"0", b"1", b"2"]
         assert selector_cost.most <= TURN_MOST
-        await eventually(lambda: rig.alive.fanout_subscribers.live == 100)
+        await eventually(lambda: rig.alive.delivery.fanout_subscribers.live == 100)
         for client in clients:
             await nothing_more(client)
 

@@ -260,7 +260,7 @@ async def test_it_needs_to_declare_and_read_the_queue_and_to_send_to_that_of_its
             keys = {"dead_letter_routing_key": None if key == "null" else key} if key else {}
             body = json.dumps({"dead_letter": target, **keys}).encode()
             try:
-                await node.answer(1, Principal("ann"), "here", headers, body)
+                await node.admin.verbs.respond(1, Principal("ann"), "here", headers, body)
                 refused = None
             except Exception as error:
                 refused = getattr(error, "code", repr(error))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from qmq.admin.definitions import definitions_response
+from qmq.admin.definitions import DefinitionVerbs
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE
 from qmq.model.dots import Origin
@@ -35,8 +35,9 @@ async def test_many_definitions_are_read_and_encoded_in_turns(
 ) -> None:
     seeded = Version(1, 0, Origin("a", 1), 1)
     table = [Definition(Key("queue", name), seeded, '{"key":"k"}') for name in NAMES]
-    live = SimpleNamespace(kinds={"queue": None}, of_kind=lambda kind: table)
-    context: Any = SimpleNamespace(definitions=live)
+    live: Any = SimpleNamespace(kinds={"queue": None}, of_kind=lambda kind: table)
+    unused: Any = None
+    verbs = DefinitionVerbs(unused, unused, live, unused, unused)
     turns = 0
 
     async def count() -> None:
@@ -46,7 +47,7 @@ async def test_many_definitions_are_read_and_encoded_in_turns(
             await trio.lowlevel.checkpoint()
 
     nursery.start_soon(count)
-    response = await definitions_response(context, VerbRequest(verb, path, {}))
+    response = await verbs.respond(VerbRequest(verb, path, {}))
     nursery.cancel_scope.cancel()
 
     assert json.loads(response.body) == facts

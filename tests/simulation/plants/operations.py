@@ -62,12 +62,12 @@ def purge_settles_later_arrivals() -> Iterator[None]:
 
     async def all_that_is_there(run: _Run) -> None:
         await real(run)
-        context, job = run._context, run._job
+        engine, job = run._engine, run._job
         if job.verb in ("purge", "delete") and not job.selector and not job.is_dry_run:
-            out = Outcome(now_us=context.environment.now_us())
-            context.broker.bulk_settlement.purge(context.broker.bulk_settlement.in_memory(job.queue), out)
-            context.submit(out)
-            await context.flushed()
+            out = Outcome(now_us=engine.environment.now_us())
+            engine.broker.bulk_settlement.purge(engine.broker.bulk_settlement.in_memory(job.queue), out)
+            engine.path.submit(out)
+            await engine.path.flushed()
 
     with patch.object(_Run, "all", all_that_is_there):
         yield

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from qmq.admin.conditions import CONDITIONS_MAX, PAST_KEPT, REFUSALS, RULES, Condition, Conditions
+from qmq.admin.facts.conditions import CONDITIONS_MAX, PAST_KEPT, REFUSALS, RULES, Condition, Conditions
 
 MINUTE_US = 60_000_000
 

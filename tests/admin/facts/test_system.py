@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.system import LOGGED_PER_MINUTE, MINUTE_US
+from qmq.admin.facts.system import LOGGED_PER_MINUTE, MINUTE_US
 from tests.client.rig import running
 from tests.mesh.peers.test_replies import at
 from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscribe

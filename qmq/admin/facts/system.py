@@ -12,15 +12,15 @@ import json
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from qmq.admin.node_status import PeerRow
+from qmq.admin.facts.node_status import PeerRow
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import SelectorCosts
-from qmq.engine.runtime.contexts import Committing, Engine
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.waker import Waker
 
 EVENTS = "/system/events"
@@ -41,16 +41,12 @@ JSON_TYPE = b"content-type:application/json\n"
 Peers = list[PeerRow]
 
 
-class SystemContext(Engine, Committing, Protocol):
-    """What these topics need of the node."""
-
-
 class SystemTopics:
     """`peers` gives the peers as `qmq status` shows them."""
 
-    def __init__(self, context: SystemContext, node_name: str, peers: Callable[[], Peers]) -> None:
-        self._context = context
-        self._node_name = node_name
+    def __init__(self, engine: EngineParts, peers: Callable[[], Peers]) -> None:
+        self._engine = engine
+        self._node = engine.broker.origin.node
         self._peers = peers
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
         self.audited: deque[dict[str, Any]] = deque(maxlen=AUDITED_MAX)
@@ -71,7 +67,7 @@ class SystemTopics:
 
     def log_verb(self, verb: str, user: str | None, address: str, said: Mapping[str, Any], *, changes: bool) -> None:
         """Log what a user has changed with a verb; beyond LOGGED_PER_MINUTE, and where nothing changed, at DEBUG."""
-        minute = self._context.environment.now_us() // MINUTE_US
+        minute = self._engine.environment.now_us() // MINUTE_US
         if minute != self._minute:
             for name, count in self._verbs.items():
                 if count > LOGGED_PER_MINUTE:
@@ -83,8 +79,8 @@ class SystemTopics:
         log.log(logging.INFO if is_logged else logging.DEBUG, "= user %s at %s: %s %s", by, address, verb, said)
 
     def _note(self, destination: str, event: str, facts: Mapping[str, Any]) -> None:
-        now_us = self._context.environment.now_us()
-        row = {"event": event, "node": self._node_name, "at_us": now_us, **facts}
+        now_us = self._engine.environment.now_us()
+        row = {"event": event, "node": self._node, "at_us": now_us, **facts}
         self._waiting.append((destination, row))
         if destination == AUDIT:
             self.audited.append(row)
@@ -104,7 +100,7 @@ class SystemTopics:
         """Publish until cancelled."""
         while True:
             await self._noted.wait()
-            await self._context.slot()
+            await self._engine.path.slot()
             self._noted.clear()
             self.publish()
 
@@ -122,7 +118,7 @@ class SystemTopics:
             self._states = states
             self._publish(PEERS, [peer.facts() for peer in peers], out)
         elif self._unanswered:
-            watchers = self._context.broker.subscriptions.watchers[PEERS]
+            watchers = self._engine.broker.subscriptions.watchers[PEERS]
             self._send(
                 PEERS,
                 [peer.facts() for peer in peers],
@@ -133,21 +129,21 @@ class SystemTopics:
         while self._waiting:
             self._publish(*self._waiting.popleft(), out)
         if out.topic_runs:
-            self._context.submit(out)
+            self._engine.path.submit(out)
 
     def _publish(self, destination: str, facts: object, out: Outcome) -> None:
-        self._send(destination, facts, tuple(self._context.broker.subscriptions.watchers[destination]), out)
+        self._send(destination, facts, tuple(self._engine.broker.subscriptions.watchers[destination]), out)
 
     def _send(self, destination: str, facts: object, watchers: tuple[Subscription, ...], out: Outcome) -> None:
         if watchers:
-            broker = self._context.broker
+            broker = self._engine.broker
             envelope = Envelope(destination, DestinationKind.SYSTEM, JSON_TYPE, False)
             message = Message(
                 envelope,
                 json.dumps(facts).encode(),
                 broker.origin,
                 -broker.new_memory_sequence(),
-                self._context.environment.now_us(),
+                self._engine.environment.now_us(),
             )
             out.publish_topic(watchers, message)
             out.selector_cost += SelectorCosts([one.selector for one in watchers]).of(len(envelope.headers))

@@ -1,18 +1,19 @@
 """The status of a node: one frozen snapshot that the CLI, tests and operators all read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from heapq import nsmallest
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
+import trio
 from msgspec import to_builtins
 
-from qmq.admin.conditions import Conditions
-from qmq.admin.counts import CountsContext, known_names
+from qmq.admin.facts.conditions import Conditions
+from qmq.admin.facts.counts import known_names
 from qmq.admin.facts.node_facts import FactsReader
-from qmq.admin.facts.queue_catalog import KEPT_FROM_SECONDS
-from qmq.admin.node_status import (
+from qmq.admin.facts.node_status import (
     DurableRow,
     FanoutRow,
     MembershipStatus,
@@ -20,10 +21,16 @@ from qmq.admin.node_status import (
     QueueSummary,
     RetiredNode,
 )
+from qmq.admin.facts.queue_catalog import KEPT_FROM_SECONDS, QueueCatalog
+from qmq.admin.facts.totals import rates_between
+from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind
-from qmq.engine.runtime.contexts import Committing, Engine, MeshPeers
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.recent import Recent
 from qmq.mesh.parts import MeshParts
+from qmq.mesh.peers.calls import Facts
+from qmq.model.members import Membership
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SlowSubscription
@@ -47,10 +54,11 @@ LISTS = ("queues", "fanouts", "durables", "readers", "slow", "past", "conditions
 class ShownDestinations:
     """The deepest queues of this node and the first of its fanouts, as of the last `refresh`."""
 
-    def __init__(self, context: CountsContext) -> None:
-        self._context = context
+    def __init__(self, engine: EngineParts, tasks: Tasks, catalog: QueueCatalog) -> None:
+        self._engine = engine
+        self._catalog = catalog
         nothing: tuple[list[QueueSummary], list[FanoutRow]] = [], []
-        self._found = Recent(context, self._find, nothing, short_seconds=KEPT_FROM_SECONDS)
+        self._found = Recent(tasks, self._find, nothing, short_seconds=KEPT_FROM_SECONDS)
 
     @property
     def queues(self) -> list[QueueSummary]:
@@ -65,34 +73,21 @@ class ShownDestinations:
         await self._found.refresh(LOOK_SECONDS)
 
     async def _find(self) -> tuple[list[QueueSummary], list[FanoutRow]]:
-        context, broker = self._context, self._context.broker
-        sizes = await context.queue_catalog.deepest(DESTINATIONS_SHOWN)
+        engine, broker = self._engine, self._engine.broker
+        sizes = await self._catalog.deepest(DESTINATIONS_SHOWN)
         queues = [
-            queue_row(context, name, depth)
+            queue_row(broker, name, depth)
             for name, (depth, _) in sizes.items()
             if depth or name in broker.queues.by_name
         ]
-        names = nsmallest(DESTINATIONS_SHOWN, known_names(context, DestinationKind.FANOUT))
-        info = context.store.fanout_info
-        infos = await context.environment.run_blocking(lambda: [info(name) for name in names])
+        names = nsmallest(DESTINATIONS_SHOWN, known_names(broker, DestinationKind.FANOUT))
+        info = engine.store.fanout_info
+        infos = await engine.environment.run_blocking(lambda: [info(name) for name in names])
         subscribers = broker.subscriptions.fanouts
         return queues, [
             FanoutRow(name, info.records, info.bytes, len(subscribers.get(name, ())))
             for name, info in zip(names, infos, strict=True)
         ]
-
-
-class StatusContext(Engine, Committing, MeshPeers, Protocol):
-    """What a status shows: nearly every part of the node."""
-
-    software: str
-    sessions: dict[int, ClientSession]
-    facts_reader: FactsReader
-    shown_destinations: ShownDestinations
-    journal_reads: JournalReads
-    mesh_parts: MeshParts
-    mesh: Mesh
-    conditions: Conditions
 
 
 FACTS = (
@@ -102,47 +97,99 @@ FACTS = (
 """Of `NodeFacts`."""
 
 
-async def status_of(context: StatusContext) -> dict[str, Any]:
-    """The status, ready for JSON (docs/administration.md)."""
-    found = await context.facts_reader.read()
-    broker = context.broker
-    dead = islice(reversed(context.mesh_parts.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
-    status: dict[str, Any] = to_builtins(
-        {
-            **found.some(*FACTS),
-            "uptime_seconds": round(found.uptime_seconds, 1),
-            "queues": context.shown_destinations.queues,
-            "fanouts": context.shown_destinations.fanouts,
-            "durables": durables_of(context),
-            "readers": [{"name": name, "behind": one} for name, one in sorted(context.journal_reads.readers().items())],
-            "slow": slow_of(context),
-            "membership": membership_of(context),
-            "takeover": context.mesh_parts.takeover.statistics(),
-            "retained": broker.retained.statistics(),
-            "rows": context.mesh_parts.row_repair.statistics(),
-            "dedup": {"ids": len(broker.dedup), "asked": context.mesh_parts.dedup_query.asked},
-            "peers": [peer.facts() for peer in peers_of(context)],
-            "topics": topics_of(context),
-            "vector": _vector(context),
-            "collected": [str(origin) for origin in dead],
-            "conditions": context.conditions.present(),
-            "past": context.conditions.past()[:PAST_SHOWN],
-        }
-    )
-    return status
+class NodeStatus:
+    """The status of one node."""
+
+    def __init__(
+        self,
+        engine: EngineParts,
+        mesh: Mesh,
+        mesh_parts: MeshParts,
+        facts: FactsReader,
+        shown: ShownDestinations,
+        journal_reads: JournalReads,
+        conditions: Conditions,
+        sessions: Mapping[int, ClientSession],
+    ) -> None:
+        self._engine = engine
+        self._mesh = mesh
+        self._mesh_parts = mesh_parts
+        self._facts = facts
+        self._shown = shown
+        self._journal_reads = journal_reads
+        self._conditions = conditions
+        self._sessions = sessions
+
+    async def text(self, rate_seconds: int) -> str:
+        """All of it as one line of JSON that fits a header, with rates over `rate_seconds` if not 0."""
+        await self._shown.refresh()
+        rates = await self._rates(rate_seconds)
+        return _fitting({**await self.read(), **rates})
+
+    def public_text(self, *, has_position: bool) -> str:
+        """What a client without the right for the status gets. If it follows a fanout, it needs the position, too."""
+        origin, identity = self._engine.broker.origin, self._facts.identity
+        position = {"incarnation": f"{origin.incarnation:016x}", "vector": self._vector()}
+        return _fitting({"node": identity.node, "software": identity.software, **(position if has_position else {})})
+
+    async def read(self) -> dict[str, Any]:
+        """The status, ready for JSON (docs/administration.md)."""
+        found = await self._facts.read()
+        broker = self._engine.broker
+        mesh_parts, membership = self._mesh_parts, self._mesh_parts.members.membership
+        dead = islice(reversed(mesh_parts.incarnation_gc.seals.forgotten), FORGOTTEN_SHOWN)
+        status: dict[str, Any] = to_builtins(
+            {
+                **found.some(*FACTS),
+                "uptime_seconds": round(found.uptime_seconds, 1),
+                "queues": self._shown.queues,
+                "fanouts": self._shown.fanouts,
+                "durables": durables_of(broker),
+                "readers": [
+                    {"name": name, "behind": one} for name, one in sorted(self._journal_reads.readers().items())
+                ],
+                "slow": slow_of(self._sessions.values()),
+                "membership": membership_of(membership),
+                "takeover": mesh_parts.takeover.statistics(),
+                "retained": broker.retained.statistics(),
+                "rows": mesh_parts.row_repair.statistics(),
+                "dedup": {"ids": len(broker.dedup), "asked": mesh_parts.dedup_query.asked},
+                "peers": [peer.facts() for peer in peers_of(self._mesh, membership)],
+                "topics": topics_of(self._mesh),
+                "vector": self._vector(),
+                "collected": [str(origin) for origin in dead],
+                "conditions": self._conditions.present(),
+                "past": self._conditions.past()[:PAST_SHOWN],
+            }
+        )
+        return status
+
+    def _vector(self) -> dict[str, int]:
+        return {str(origin): sequence for origin, sequence in self._engine.path.received_vector().items()}
+
+    async def _rates(self, seconds: int) -> Facts:
+        """The rates of all totals of this node over the next `seconds`; nothing for 0 seconds."""
+        if not seconds:
+            return {}
+        began, before = trio.current_time(), await self._facts.read()
+        await trio.sleep(seconds)
+        took, after = trio.current_time() - began, await self._facts.read()
+        # The numbers of this node that have rates.
+        first, last = [{**one.totals, **asdict(one.traffic)} for one in (before, after)]
+        return {"rates": rates_between(first, last, took)}
 
 
-def queue_row(context: Engine, name: str, depth: int) -> QueueSummary:
+def queue_row(broker: Broker, name: str, depth: int) -> QueueSummary:
     """One row of the status; `ready` counts what is in memory."""
-    queue = context.broker.queues.by_name.get(name)
+    queue = broker.queues.by_name.get(name)
     if queue is None:
         return QueueSummary(name, depth, 0, 0)
     return QueueSummary(name, depth, sum(len(level.ready) for level in queue.levels), len(queue.subscriptions))
 
 
-def peers_of(context: StatusContext) -> list[PeerRow]:
+def peers_of(mesh: Mesh, membership: Membership) -> list[PeerRow]:
     """All peers; none for a node without a mesh."""
-    if context.mesh.is_alone:
+    if mesh.is_alone:
         return []
     return [
         PeerRow(
@@ -151,19 +198,18 @@ def peers_of(context: StatusContext) -> list[PeerRow]:
             in_=peer.in_state,
             caught_up=peer.out_state == "caught-up",
             lag=sum(peer.lag.values()),
-            learner=not context.membership.counts(peer.name),
+            learner=not membership.counts(peer.name),
             peers_version=peer.peers_version,
             topics_dropped=peer.topics_dropped,
             topics_via=peer.topics_via,
             topics_wanted=peer.topics_wanted,
             last_error=peer.last_error[:120],
         )
-        for peer in context.mesh.statistics().peers
+        for peer in mesh.statistics().peers
     ]
 
 
-def membership_of(context: StatusContext) -> MembershipStatus:
-    membership = context.membership
+def membership_of(membership: Membership) -> MembershipStatus:
     return MembershipStatus(
         peers_version=membership.listing.version,
         members=sorted(membership.members),
@@ -173,17 +219,17 @@ def membership_of(context: StatusContext) -> MembershipStatus:
     )
 
 
-def topics_of(context: StatusContext) -> dict[str, int]:
+def topics_of(mesh: Mesh) -> dict[str, int]:
     """Topic messages that took, or might have taken, more than one route; nothing for a node without a mesh."""
-    if context.mesh.is_alone:
+    if mesh.is_alone:
         return {}
-    found = context.mesh.statistics()
+    found = mesh.statistics()
     return {"relayed": found.topics_relayed, "unrelayed": found.topics_unrelayed, "late": found.topics_late}
 
 
-def durables_of(context: StatusContext) -> list[DurableRow]:
+def durables_of(broker: Broker) -> list[DurableRow]:
     """Durable subscriptions, those unused on this node first: they may be abandoned."""
-    durable_subscriptions = context.broker.durable_subscriptions
+    durable_subscriptions = broker.durable_subscriptions
     attached = durable_subscriptions.attached
     known = [
         DurableRow(
@@ -198,7 +244,7 @@ def durables_of(context: StatusContext) -> list[DurableRow]:
     return sorted(known, key=lambda row: (row.in_use, row.destination, row.name))[:DESTINATIONS_SHOWN]
 
 
-def slow_of(context: StatusContext) -> list[SlowSubscription]:
+def slow_of(sessions: Iterable[ClientSession]) -> list[SlowSubscription]:
     """Subscriptions with a declared buffer whose client does not read at the moment, the slowest first."""
     waiting = [
         SlowSubscription(
@@ -208,26 +254,11 @@ def slow_of(context: StatusContext) -> list[SlowSubscription]:
             subscription.buffer.bytes,
             subscription.buffer.dropped,
         )
-        for session in context.sessions.values()
+        for session in sessions
         for subscription in session.buffered or ()
         if subscription.buffer is not None and not subscription.closed
     ]
     return sorted(waiting, key=lambda row: (-row.dropped, -row.bytes, row.session))[:DESTINATIONS_SHOWN]
-
-
-async def status_answer(context: StatusContext, more: Mapping[str, Any]) -> str:
-    """`status_of`, and `more`, as one line of JSON that fits a header."""
-    return _fitting({**await status_of(context), **more})
-
-
-def public_answer(context: StatusContext, *, has_position: bool) -> str:
-    """What a client without the right for the status gets. A client that follows a fanout needs the position, too."""
-    position = {"incarnation": f"{context.origin.incarnation:016x}", "vector": _vector(context)}
-    return _fitting({"node": context.settings.name, "software": context.software, **(position if has_position else {})})
-
-
-def _vector(context: StatusContext) -> dict[str, int]:
-    return {str(origin): sequence for origin, sequence in context.received_vector().items()}
 
 
 def _fitting(status: dict[str, Any]) -> str:

@@ -1,0 +1,107 @@
+"""Builds the parts of the admin room, in the order of what they depend on."""
+
+from qmq.admin.connection_lists import ConnectionVerbs
+from qmq.admin.console.history import History
+from qmq.admin.console.overview import Overview
+from qmq.admin.console.queue_pages import QueuePages
+from qmq.admin.console.requests import ConsoleRequests
+from qmq.admin.control import ListVerbs
+from qmq.admin.definitions import DefinitionVerbs
+from qmq.admin.deletion import DestinationDeletion
+from qmq.admin.facts.conditions import Conditions
+from qmq.admin.facts.counts import Counts
+from qmq.admin.facts.fanout_lag import FanoutLag
+from qmq.admin.facts.node_facts import FactsReader
+from qmq.admin.facts.queue_catalog import QueueCatalog
+from qmq.admin.facts.status import NodeStatus, ShownDestinations
+from qmq.admin.facts.system import SystemTopics
+from qmq.admin.inspection.connections import Connections
+from qmq.admin.inspection.messages import Messages
+from qmq.admin.mesh_jobs import MeshJobs
+from qmq.admin.mesh_messages import MessageVerbs
+from qmq.admin.node_verbs import NodeVerbs
+from qmq.admin.parts import AdminParts
+from qmq.admin.queue_verbs import BulkVerbs, QueueVerbs
+from qmq.admin.routing_requests import RoutingRequests
+from qmq.admin.verbs import Responders, Verbs
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
+from qmq.engine.runtime.heartbeats import Heartbeats
+from qmq.mesh.parts import MeshParts
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.replication.mesh import Mesh
+from qmq.sessions.clients.access import Access
+from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.sessions.delivery.journal_reads import JournalReads
+from qmq.settings.definitions.declare import DeclareRequests
+from qmq.settings.definitions.declared_queues import DeclaredQueues
+from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
+from qmq.settings.definitions.live import LiveDefinitions
+from qmq.settings.definitions.paused_queues import PausedQueues
+from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
+from qmq.settings.routing.definitions import RoutingDefinitions
+from qmq.settings.routing.left_behind import LeftBehind
+
+
+def admin_parts(
+    node: NodeBasics,
+    engine: EngineParts,
+    mesh: Mesh,
+    mesh_parts: MeshParts,
+    rpc: PeerRpc,
+    facts: FactsReader,
+    conditions: Conditions,
+    system: SystemTopics,
+    beats: Heartbeats,
+    access: Access,
+    sessions: dict[int, ClientSession],
+    fanout_subscribers: FanoutSubscribers,
+    journal_reads: JournalReads,
+    definitions: LiveDefinitions,
+    declared_queues: DeclaredQueues,
+    paused_queues: PausedQueues,
+    exclusive_queues: ExclusiveQueues,
+    queue_lifetimes: QueueLifetimes,
+    routing: RoutingDefinitions,
+    left_behind: LeftBehind,
+) -> AdminParts:
+    """`sessions` stays live."""
+    broker, membership, name = engine.broker, mesh_parts.members.membership, engine.broker.origin.node
+    catalog = QueueCatalog(engine, node, declared_queues, paused_queues)
+    counts = Counts(engine, catalog, sessions)
+    lag = FanoutLag(engine, counts, fanout_subscribers)
+    shown = ShownDestinations(engine, node, catalog)
+    status = NodeStatus(engine, mesh, mesh_parts, facts, shown, journal_reads, conditions, sessions)
+    declarations = DeclareRequests(declared_queues, exclusive_queues, queue_lifetimes, access.rights_of)
+    routing_requests = RoutingRequests(definitions, declared_queues, exclusive_queues, routing, access.rights_of)
+    lists = ListVerbs(rpc, name, catalog, counts, lag, conditions)
+    connections = Connections(broker, mesh, sessions)
+    messages = Messages(engine, membership, sessions)
+    message_verbs = MessageVerbs(broker, rpc, messages, access, declared_queues, queue_lifetimes)
+    jobs = MeshJobs(engine, node, membership, rpc, definitions)
+    deletion = DestinationDeletion(engine, jobs, declared_queues)
+    console = ConsoleRequests(
+        engine,
+        rpc,
+        access,
+        system,
+        History(engine, beats, sessions),
+        QueuePages(broker.totals, catalog),
+        Overview(engine, node, mesh, mesh_parts, facts, conditions, connections),
+    )
+    responders = Responders(
+        BulkVerbs(jobs, declared_queues, sessions),
+        QueueVerbs(broker, paused_queues, deletion, declarations, routing_requests, message_verbs),
+        routing_requests,
+        message_verbs,
+        ConnectionVerbs(rpc, name),
+        NodeVerbs(node, access, status, mesh_parts.decommission, definitions, declared_queues),
+        lists,
+        DefinitionVerbs(node, engine.environment, definitions, left_behind, system),
+        console,
+    )
+    verbs = Verbs(access, system, exclusive_queues, responders)
+    return AdminParts(
+        facts, catalog, status, lists, connections, messages, message_verbs, jobs, deletion, console, verbs
+    )
