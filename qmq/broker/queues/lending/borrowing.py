@@ -39,8 +39,10 @@ class Borrowing:
         # Owners that can be reached -> queues about which they have been asked whether messages wait, and have not
         # said no.
         self._asked: dict[str, set[str]] = {}
-        # Owners that can be reached -> offers that they have been asked to forget.
-        self._withdrawing: dict[str, set[str]] = {}
+        # Owners that can be reached -> offers that they have been asked to forget -> how many answers are to come.
+        self._withdrawing: dict[str, dict[str, int]] = {}
+        # Owners that have answered a withdrawal over the present link.
+        self._answered: set[str] = set()
         # Queue -> names of offers for its special classes that some owner knows.
         self._special: dict[str, dict[str, None]] = {}
 
@@ -50,15 +52,16 @@ class Borrowing:
         self._received[peer] = {}
         self._offered[peer] = {}
         self._asked[peer] = set()
-        self._withdrawing[peer] = set()
+        self._withdrawing[peer] = {}
 
     def owner_lost(self, peer: str) -> None:
         """Our link to `peer` ended; what we borrowed stays with its consumers, and what they have not got is let go."""
         self._received.pop(peer, None)
+        self._answered.discard(peer)
         self._asked.pop(peer, None)
         for name in list(self._queues.shared.waiting_elsewhere):
             self._waits_no_more(peer, name)
-        for name in {**self._offered.pop(peer, {}), **dict.fromkeys(self._withdrawing.pop(peer, ()))}:
+        for name in {**self._offered.pop(peer, {}), **self._withdrawing.pop(peer, {})}:
             self._forget_special(name)
         for name, queue in self._queues.by_name.items():
             if queue.subscriptions:
@@ -68,11 +71,15 @@ class Borrowing:
 
     def forgotten(self, peer: str, names: Iterable[str]) -> None:
         """`peer` knows nothing any more of these offers, which we had withdrawn."""
-        withdrawing = self._withdrawing.get(peer, set())
+        withdrawing = self._withdrawing.get(peer, {})
         for name in names:
             if name in withdrawing:
-                withdrawing.discard(name)
+                self._answered.add(peer)
                 self._received[peer].pop(name, None)
+                withdrawing[name] -= 1
+                if withdrawing[name]:
+                    continue
+                del withdrawing[name]
                 self._forget_special(name)
                 # A consumer may have come meanwhile.
                 self._queues.touched[split_offer(name)[0]] = None
@@ -85,8 +92,8 @@ class Borrowing:
     def confirm_returns(self) -> list[tuple[str, str, int]]:
         """One more withdrawal for each owner, to be sent like `offers`. What was returned before has arrived there once
         the owner has answered (`is_withdrawing`)."""
-        for names in self._withdrawing.values():
-            names.add(ANY_QUEUE)
+        for withdrawing in self._withdrawing.values():
+            withdrawing[ANY_QUEUE] = 1
         return [(peer, ANY_QUEUE, WITHDRAWN) for peer in self._withdrawing]
 
     def waiting(self, peer: str, queues: Mapping[str, bool]) -> None:
@@ -263,12 +270,17 @@ class Borrowing:
             if offered is None or name in self._withdrawing[peer] or offered.pop(name, None) is None:
                 continue
             self._waits_no_more(peer, name)
-            self._withdrawing[peer].add(name)
+            self._await_answer(peer, name)
             announced.append((peer, name, WITHDRAWN))
             # Before an owner has begun to lend, it may keep only the last offer of each name, and answer no withdrawal.
-            if are_here and self._received[peer]:
+            if are_here and (self._received[peer] or peer in self._answered):
                 offered[name] = 0
                 announced.append((peer, name, 0))
+
+    def _await_answer(self, peer: str, name: str) -> None:
+        """One more withdrawal of this offer is about to be sent."""
+        withdrawing = self._withdrawing[peer]
+        withdrawing[name] = withdrawing.get(name, 0) + 1
 
     def _announce(
         self, name: str, free: int | None, announced: list[tuple[str, str, int]], *, asks: bool = False
@@ -283,7 +295,7 @@ class Borrowing:
             if free is None:
                 if offered.pop(name, None) is not None:
                     self._waits_no_more(peer, name)
-                    self._withdrawing[peer].add(name)
+                    self._await_answer(peer, name)
                     announced.append((peer, name, WITHDRAWN))
                 continue
             if name in self._withdrawing[peer]:

@@ -243,6 +243,43 @@ def test_offer_that_was_reset_is_raised_once_when_the_owner_has_forgotten_it() -
     check_accounts(node)
 
 
+def test_what_comes_together_with_the_answer_goes_back_before_the_offer_is_raised() -> None:
+    node = Node()
+    node.borrowing.owner_connected("b")
+    consumer(node)
+    node.borrowing.offers()
+    node.decide(lambda out: node.borrowing.decline(loan(1), out, is_stale=False))
+    node.borrowing.offers()
+
+    def late(out: Outcome) -> None:
+        node.borrowing.borrow(loan(2), out)
+        node.borrowing.forgotten("b", [JOBS])
+
+    # A link sends offers before returns.
+    assert [message.sequence for message, _, _ in node.decide(late).peer_returns["b"]] == [2]
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN), ("b", JOBS, 0)]
+    node.decide(lambda out: node.borrowing.forgotten("b", [JOBS]))
+    assert node.borrowing.offers() == [("b", JOBS, 10)]
+
+
+def test_offer_that_was_withdrawn_twice_is_made_again_after_both_answers() -> None:
+    node = Node()
+    node.borrowing.owner_connected("b")
+    client = consumer(node)
+    node.borrowing.offers()
+    node.decide(lambda out: node.borrowing.decline(loan(1), out, is_stale=False))
+    node.borrowing.offers()
+    client.leave()
+    assert node.borrowing.offers() == [("b", JOBS, WITHDRAWN)]
+    consumer(node)
+
+    for expected in ([], [("b", JOBS, 10)]):
+        assert node.borrowing.offers() == []
+        node.decide(lambda out: node.borrowing.forgotten("b", [JOBS]))
+        assert node.borrowing.offers() == expected
+    assert not node.borrowing.is_withdrawing
+
+
 def test_offer_is_only_withdrawn_from_an_owner_that_has_not_begun_to_lend() -> None:
     node = Node()
     node.borrowing.owner_connected("b")
