@@ -151,6 +151,12 @@ class ListVerbs:
                 facts["nodes_missing"] = missing
         return facts
 
+    async def queue_row(self, queue: str) -> Facts | None:
+        """The row of a queue in the mesh, as far as nodes respond; None if none has it."""
+        facts = await self.merged(ControlRequest(LIST, queue, limit=1), is_mesh=True)
+        # The name itself comes first among those that begin with it.
+        return next((row for row in facts[FACTS[LIST]] if row["destination"] == queue), None)
+
     async def answer(self, request: ControlRequest) -> Facts:
         """The facts of this node alone."""
         what, about = request.what, request.about

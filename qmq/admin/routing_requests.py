@@ -210,6 +210,8 @@ def _binding(asked: VerbRequest[Bind]) -> Binding:
 
 def _body(asked: VerbRequest[Verb]) -> dict[str, Any]:
     """The JSON object in the body; an empty body is an empty object."""
+    if asked.value is not None:
+        return dict(asked.value)
     return json_object(asked.body, asked.verb) if asked.body.strip() else {}
 
 

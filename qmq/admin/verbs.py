@@ -74,17 +74,28 @@ class Verbs:
             raise Refused("bad-destination", f"Control destinations are {known}.")
         about = destination.removeprefix(f"{CONTROL}{verb.word()}")
         asked = VerbRequest(verb.read(headers), about, headers, principal, address, session, body)
-        if verb.changes:
+        found = await self._respond(asked)
+        return found if isinstance(found, ControlResponse) else await _encoded(found, has_body="reply-to" in headers)
+
+    async def do(self, asked: VerbRequest[Any]) -> Facts:
+        """The facts of a verb that has any, of a request that is no text. Raises Refused as `respond`."""
+        self._access.rights_of(asked.principal).check_needs(needs_of(asked.destination, asked.headers))
+        found = await self._respond(asked)
+        assert not isinstance(found, ControlResponse), asked.verb
+        return found
+
+    async def _respond(self, asked: VerbRequest[Any]) -> Facts | ControlResponse:
+        changes = asked.options.changes
+        if changes:
             await self._prepare(asked)
-        response = await RESPOND[verb.word()](self._responders, asked)
-        if isinstance(response, ControlResponse):
-            return response
-        facts = response
+        facts = await RESPOND[asked.verb](self._responders, asked)
+        if isinstance(facts, ControlResponse):
+            return facts
         if asked.verb != "retire":
-            facts = {**_subject(asked), **facts, **({"dry_run": asked.is_dry_run} if verb.changes else {})}
-        if verb.changes:
+            facts = {**_subject(asked), **facts, **({"dry_run": asked.is_dry_run} if changes else {})}
+        if changes:
             self._audit(asked, facts)
-        return await _encoded(facts, has_body="reply-to" in headers)
+        return facts
 
     async def _prepare(self, asked: VerbRequest[Any]) -> None:
         """What every change needs. Raises Refused."""

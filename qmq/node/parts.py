@@ -260,7 +260,8 @@ class NodeParts(NodeServices):
             self.queue_lifetimes,
             lambda queue, user: self.admin.deletion.queue(queue, Delete(force=True), user),
         )
-        requests = ClientRequests(self.engine, self.admin.verbs.respond, bound_queues)
+        verbs, lists = self.admin.verbs, self.admin.lists
+        requests = ClientRequests(self.engine, verbs.respond, verbs.do, lists.queue_row, bound_queues)
         query = self.mesh_parts.dedup_query
         self.loops = FrameLoops(self.engine, self.rules, self.usages, self.refusals, query, requests)
         self._follow_decisions()

@@ -3,11 +3,10 @@
 The loop of a client waits for the response (`qmq.sessions.frame_loop`), and decides nothing meanwhile.
 """
 
-import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -19,13 +18,15 @@ from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.queue_arguments import WrongArgument, rules_of
 from qmq.gateways.stomp import StompGateway
 from qmq.gateways.words import NOT_SUPPORTED
+from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.model.routing_names import PREFIX
 from qmq.sessions.bound_queues import BoundQueues
-from qmq.sessions.clients.login import LOCAL
 from qmq.sessions.clients.session import ClientSession
 from qmq.settings.definitions.declare import EXCLUSIVE
+from qmq.verbs.queues import Declare
 from qmq.verbs.table import verb_of
+from qmq.verbs.verb import NO_HEADERS, Verb, VerbRequest
 from qmq.wire.stomp import Frame
 
 CONTROL: Final = "/control/"
@@ -33,6 +34,8 @@ DEFINITIONS: Final = f"{CONTROL}definitions/"
 """Requests that may take long, and stop when the client has left."""
 
 QUEUE: Final = "/queue/"
+
+T = TypeVar("T")
 
 log = logging.getLogger("qmq.session")
 
@@ -47,11 +50,22 @@ class Respond(Protocol):
 
 
 class ClientRequests:
-    """Of one node, for all its clients."""
+    """Of one node, for all its clients. `do` responds to a verb whose options are read (`qmq.admin.verbs`), and
+    `find_queue` returns what all nodes say of a queue that any of them has.
+    """
 
-    def __init__(self, engine: EngineParts, respond: Respond, bound_queues: BoundQueues) -> None:
+    def __init__(
+        self,
+        engine: EngineParts,
+        respond: Respond,
+        do: Callable[[VerbRequest[Verb]], Awaitable[Facts]],
+        find_queue: Callable[[str], Awaitable[Facts | None]],
+        bound_queues: BoundQueues,
+    ) -> None:
         self._engine = engine
         self._respond = respond
+        self._do = do
+        self._find_queue = find_queue
         self._bound_queues = bound_queues
 
     async def control(
@@ -62,23 +76,23 @@ class ClientRequests:
         session.waits_for_change = destination.startswith(DEFINITIONS)
         try:
             verb, _ = verb_of(destination)
-            if verb is None or not verb.is_job:
-                return await self._response(session, headers, body)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(session.watch_leaving)
-                response = await self._response(session, headers, body)
-                nursery.cancel_scope.cancel()
-            return response
+            asked = self._respond(session.id, session.principal, session.peer_address, headers, body)
+            return await _in_time(session, asked, is_job=verb is not None and verb.is_job)
         finally:
             session.waits_for_change = False
 
-    async def _response(
-        self, session: ClientSession, headers: Mapping[str, str], body: bytes
-    ) -> ControlResponse | Refused:
-        try:
-            return await self._respond(session.id, session.principal, session.peer_address, headers, body)
-        except Refused as refused:
-            return refused
+    async def ask(
+        self,
+        session: ClientSession,
+        options: Verb,
+        about: str,
+        value: Mapping[str, Any] | None,
+        said: Mapping[str, str] = NO_HEADERS,
+    ) -> Facts | Refused:
+        """The facts of a verb that the client asks for with values; `said` are those that the audit shows."""
+        principal, address = session.principal, session.peer_address
+        asked = VerbRequest(options, about, said, principal, address, session.id, value=value)
+        return await _in_time(session, self._do(asked), is_job=options.is_job)
 
     async def change_bound(
         self, session: ClientSession, gateway: StompGateway, request: Frame, bound: BoundQueue
@@ -103,19 +117,15 @@ class ClientRequests:
         if bound.has_rules:
             # As a request to declare it, which asks for the rights that these rules need.
             value = {**bound.declaration, **_rules(bound), **({EXCLUSIVE: True} if bound.owner else {})}
-            headers = {"destination": f"/control/declare{bound.queue}"}
-            if value:
-                principal, address = session.principal, session.peer_address
-                await self._respond(session.id, principal, address, headers, json.dumps(value).encode())
+            done = await self.ask(session, Declare(), bound.queue, value) if value else None
+            if isinstance(done, Refused):
+                raise done
         if bound.source:
             await self._bound_queues.declare(bound, session.user)
 
-    async def find_queue(self, session: ClientSession, gateway: StompGateway, queue: str) -> Refused | None:
+    async def find_queue(self, gateway: StompGateway, queue: str) -> Refused | None:
         """Ask all nodes for the queue of a mandatory SEND; why it is refused, if no node has it."""
-        headers = {"destination": f"{CONTROL}list{queue}", "scope": "mesh", "limit": "1"}
-        found = await self._respond(session.id, LOCAL.principal, session.peer_address, headers, b"")
-        # The name itself comes first among those that begin with it.
-        if any(row["destination"] == queue for row in json.loads(found.body)["destinations"]):
+        if await self._find_queue(queue) is not None:
             gateway.found_queue = queue
             return None
         return Refused("unroutable", f"No node that responds has the queue {queue}.")
@@ -132,6 +142,24 @@ class ClientRequests:
             return Refused("log-unreadable", "The log of the fanout cannot be read now; try again later.")
         gateway.begins_at(start._replace(before=before))
         return None
+
+
+async def _in_time(session: ClientSession, asked: Awaitable[T], *, is_job: bool) -> T | Refused:
+    """What is `asked`, or why it is refused. A job stops when its client leaves."""
+    if not is_job:
+        return await _or_refused(asked)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.watch_leaving)
+        found = await _or_refused(asked)
+        nursery.cancel_scope.cancel()
+    return found
+
+
+async def _or_refused(asked: Awaitable[T]) -> T | Refused:
+    try:
+        return await asked
+    except Refused as refused:
+        return refused
 
 
 def _rules(bound: BoundQueue) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class FrameLoop:
                     response = await requests.change_bound(session, gateway, request, paused.bound)
                 elif paused.queue:
                     await query.aclose()
-                    response = await requests.find_queue(session, gateway, paused.queue)
+                    response = await requests.find_queue(gateway, paused.queue)
                 elif paused.start is not None:
                     await query.aclose()
                     response = await requests.find_beginning(gateway, *paused.start)
@@ -248,7 +248,7 @@ class FrameLoops:
         self._usages = usages
         self._refusals = refusals
         self._dedup_query = dedup_query
-        self._requests = requests
+        self.requests = requests
 
     def gateway_of(
         self,
@@ -268,7 +268,7 @@ class FrameLoops:
 
     def begin(self, session: ClientSession, gateway: StompGateway, connection: Connection | None = None) -> FrameLoop:
         """`connection`: where the frames come from, and perhaps behind them what breaks the protocol."""
-        usages, refusals, query, requests = self._usages, self._refusals, self._dedup_query, self._requests
+        usages, refusals, query, requests = self._usages, self._refusals, self._dedup_query, self.requests
         return FrameLoop(self._engine, usages, refusals, query, requests, session, gateway, connection)
 
 

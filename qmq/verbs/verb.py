@@ -219,6 +219,8 @@ class VerbRequest(NamedTuple, Generic[Options]):
     address: str = ""
     session: int = 0
     body: bytes = b""
+    value: Mapping[str, Any] | None = None
+    """In place of a body, what a request says that is no text: one of another protocol than STOMP and HTTP."""
 
     @property
     def verb(self) -> str:

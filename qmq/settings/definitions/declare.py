@@ -58,7 +58,7 @@ class DeclareRequests:
             if known is None:
                 raise Refused("unknown-destination", f"{queue} is not declared.")
             return {"changed": 0, "value": known}
-        value = _value(queue, headers, asked.body)
+        value = _value(queue, headers, asked.body) if asked.value is None else dict(asked.value)
         if DECLARED_BY in value:
             raise Refused("bad-definition", f"queue {queue}: {DECLARED_BY}: must be left out: the node sets it")
         if EXCLUSIVE in value:
