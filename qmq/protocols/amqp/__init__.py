@@ -1,1 +1,1 @@
-"""Sessions that speak AMQP 0-9-1: login, channels, and the control requests that methods are."""
+"""Sessions that speak AMQP 0-9-1: login, channels, and the verbs that methods ask for."""

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.protocols.amqp.codec.frames import method_frame
 from qmq.protocols.amqp.codec.methods import commands, encode_method
@@ -30,14 +30,6 @@ REASONS: Final = {"disk-full": DISK, "memory-full": MEMORY}
 """Code of a refused publish → why the client is blocked; the words are RabbitMQ's."""
 
 
-class BlockingContext(Protocol):
-    broker: Broker
-    beats: Heartbeats
-    memory_budget: MemoryBudget
-
-    async def slot(self, session: int = 0, *, asks: bool = False) -> None: ...
-
-
 class BlockedConnection(Protocol):
     """The dialogue of the connection (`AmqpDialogue`)."""
 
@@ -53,8 +45,13 @@ class BlockedConnection(Protocol):
 class Blocking:
     """Whether one connection is blocked, as its client knows it."""
 
-    def __init__(self, context: BlockingContext, connection: BlockedConnection) -> None:
-        self._context = context
+    def __init__(
+        self, engine: EngineParts, beats: Heartbeats, memory_budget: MemoryBudget, connection: BlockedConnection
+    ) -> None:
+        self._broker = engine.broker
+        self._path = engine.path
+        self._beats = beats
+        self._memory_budget = memory_budget
         self._connection = connection
         self._is_held = False
         self._check_number = -1
@@ -68,35 +65,35 @@ class Blocking:
 
     def published(self) -> None:
         """The client has published. Near the memory budget of connections, it may not be read for a while."""
-        if self._context.memory_budget.is_near:
+        if self._memory_budget.is_near:
             self._block(MEMORY)
 
     async def slot(self, session: int) -> None:
         """Wait until a publish may be decided; a client that waits long is notified."""
         if not self._connection.understands_blocked:
-            await self._context.slot(session)
+            await self._path.slot(session)
             return
         with trio.move_on_after(HOLD_SECONDS):
-            await self._context.slot(session)
+            await self._path.slot(session)
             return
         self._is_held = True
         self._block(BUSY)
         try:
-            await self._context.slot(session)
+            await self._path.slot(session)
         finally:
             self._is_held = False
         self._look()
 
     def stop(self) -> None:
         """The connection has ended."""
-        self._context.beats.forget(self._check_number)
+        self._beats.forget(self._check_number)
         self._check_number = -1
 
     def _block(self, reason: str) -> None:
         connection = self._connection
         if self._check_number >= 0 or not connection.understands_blocked or connection.is_over:
             return
-        self._check_number = self._context.beats.watch(trio.current_time() + POLL_SECONDS, self._check)
+        self._check_number = self._beats.watch(trio.current_time() + POLL_SECONDS, self._check)
         connection.put(method_frame(0, encode_method(commands.Connection.Blocked(reason))))
 
     def _check(self, now: float) -> float | None:
@@ -113,10 +110,10 @@ class Blocking:
 
     @property
     def _has_no_room(self) -> bool:
-        broker = self._context.broker
+        broker = self._broker
         return (
             self._is_held
             or broker.send_limits.disk_full
             or broker.queues.shared.memory_bytes > broker.limits.queue_memory_bytes_max
-            or self._context.memory_budget.is_near
+            or self._memory_budget.is_near
         )

@@ -1,4 +1,4 @@
-"""One channel of an AMQP session: its commands become frames of a gateway of its own, and control requests."""
+"""One channel of an AMQP session: its commands become frames of a gateway of its own, and requests of verbs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -11,12 +11,17 @@ from qmq.protocols.amqp.channel_frames import ACK, PUBLISH, ChannelFrames, Chann
 from qmq.protocols.amqp.codec.frames import Command, method_frame
 from qmq.protocols.amqp.codec.methods import Method, commands, encode_method, read_ack, read_method, read_nack
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
+from qmq.protocols.amqp.exchange_methods import ExchangeMethods
 from qmq.protocols.amqp.gateway.channel import Channel
+from qmq.protocols.amqp.parts import AmqpParts
 from qmq.protocols.amqp.publishes import ChannelPublishes
-from qmq.protocols.amqp.topology import Topology
+from qmq.protocols.amqp.queue_methods import QueueMethods
 from qmq.sessions.pull_consumer import PullConsumer
 
 NACK: Final = (60, 120)
+
+TOPOLOGY: Final = ("Queue.", "Exchange.")
+"""Methods for which all that came before is decided first."""
 
 TRANSACTION: Final = "transaction"
 """Receipts of the ends of transactions begin with it."""
@@ -25,15 +30,19 @@ TRANSACTION: Final = "transaction"
 class AmqpChannel:
     """`take` gets one command after the other."""
 
-    def __init__(self, owner: ChannelOwner, number: int, serial: str, pull: PullConsumer) -> None:
+    def __init__(self, parts: AmqpParts, owner: ChannelOwner, number: int, serial: str, pull: PullConsumer) -> None:
         self._owner = owner
         self._pull = pull
         self.state = Channel(number, serial)
         owner.encoder.channels[serial] = self.state
-        self._frames = ChannelFrames(owner, self.state, self._flushed)
-        self._topology = Topology(owner, self.state)
-        self._publishes = ChannelPublishes(self._frames)
-        self.consumers = ChannelConsumers(self._frames, self._topology, pull)
+        engine, lookup, declared, exclusive = parts.engine, parts.lookup, parts.declared, parts.exclusive
+        frames = self._frames = ChannelFrames(owner, self.state, parts.loops, parts.watchers, self._flushed)
+        self._queues = QueueMethods(frames, engine, lookup, declared, exclusive, parts.lifetimes)
+        self._exchanges = ExchangeMethods(frames, lookup, parts.definitions, declared, exclusive)
+        self._publishes = ChannelPublishes(frames, lookup, engine.broker, parts.body_bytes_max)
+        self.consumers = ChannelConsumers(
+            frames, self._queues, lookup, pull, engine, parts.watchers, parts.lifetimes, parts.spawn
+        )
         self._tx_taken: dict[int, Delivery] = {}
         """What a transaction has acknowledged, by tag."""
         self.flush = self._frames.flush
@@ -57,14 +66,12 @@ class AmqpChannel:
                 return True
             handler = HANDLERS.get(type(method))
             if handler is None:
-                topology = self._topology.handler_of(method)
-                if topology is None:
-                    return False
+                return False
+            if method.name.startswith(TOPOLOGY):
                 await self._frames.flush()
-                if not self.state.is_closing and not self._owner.is_over:
-                    await topology(method)
-            else:
-                await handler(self, method)
+                if self.state.is_closing or self._owner.is_over:
+                    return True
+            await handler(self, method)
         return True
 
     def _flushed(self) -> None:
@@ -127,7 +134,7 @@ class AmqpChannel:
         if self._frames.transaction is None:
             self._frames.transaction = f"amqp-{self.state.serial}"
             self._frames.written.is_transactional = True
-            self._owner.heads.clear()
+            self._owner.publishes.heads.clear()
         self._frames.send(commands.Tx.SelectOk())
 
     async def _commit(self, method: Any) -> None:
@@ -169,7 +176,7 @@ class AmqpChannel:
         self.consumers.forget()
         self._owner.encoder.channels.pop(self.state.serial, None)
         self._frames.pending.clear()
-        self._owner.heads.clear()
+        self._owner.publishes.heads.clear()
 
 
 Handler = Callable[[AmqpChannel, Any], Awaitable[None]]
@@ -187,4 +194,13 @@ HANDLERS: Final[Mapping[type[Method], Handler]] = {
     commands.Tx.Select: AmqpChannel._select,
     commands.Tx.Commit: AmqpChannel._commit,
     commands.Tx.Rollback: AmqpChannel._rollback,
+    commands.Queue.Declare: lambda channel, method: channel._queues.declare(method),
+    commands.Queue.Delete: lambda channel, method: channel._queues.delete(method),
+    commands.Queue.Purge: lambda channel, method: channel._queues.purge(method),
+    commands.Queue.Bind: lambda channel, method: channel._exchanges.bind_queue(method),
+    commands.Queue.Unbind: lambda channel, method: channel._exchanges.unbind_queue(method),
+    commands.Exchange.Declare: lambda channel, method: channel._exchanges.declare_exchange(method),
+    commands.Exchange.Delete: lambda channel, method: channel._exchanges.delete_exchange(method),
+    commands.Exchange.Bind: lambda channel, method: channel._exchanges.bind_exchange(method),
+    commands.Exchange.Unbind: lambda channel, method: channel._exchanges.unbind_exchange(method),
 }

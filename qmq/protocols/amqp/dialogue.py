@@ -5,8 +5,9 @@ reason comes first (`channel.close`, `connection.close`).
 """
 
 import logging
+from collections.abc import Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -15,10 +16,10 @@ from qmq.broker.consumers.orders import Disconnect
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
 from qmq.errors import Refused
-from qmq.mesh.peers.verb_request import ControlResponse
-from qmq.protocols.amqp.blocked import Blocking, BlockingContext
+from qmq.mesh.peers.calls import Facts
+from qmq.protocols.amqp.blocked import Blocking
 from qmq.protocols.amqp.channel import AmqpChannel
-from qmq.protocols.amqp.channel_frames import ChannelContext
+from qmq.protocols.amqp.channel_frames import PublishMemory
 from qmq.protocols.amqp.codec.frames import HEARTBEAT, AmqpReader, Command, method_frame
 from qmq.protocols.amqp.codec.methods import commands, encode_method, read_method
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
@@ -26,15 +27,16 @@ from qmq.protocols.amqp.gateway.channel import Channel
 from qmq.protocols.amqp.gateway.encoder import AmqpEncoder, SharedContents
 from qmq.protocols.amqp.gateway.names import DEFAULT_VHOST, Vhost
 from qmq.protocols.amqp.gateway.replies import of_channel, of_connection
-from qmq.protocols.amqp.handshake import Handshake, OpenContext
-from qmq.protocols.amqp.lookup import Questions
+from qmq.protocols.amqp.handshake import Handshake
+from qmq.protocols.amqp.lookup import Lookup
+from qmq.protocols.amqp.parts import AmqpParts
 from qmq.sessions.client_heartbeats import ClientHeartbeats
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoop
-from qmq.sessions.pull_consumer import PullOf, pull_consumers
-from qmq.wire.stomp import Head
+from qmq.sessions.pull_consumer import pull_consumers
+from qmq.verbs.verb import NO_HEADERS, Verb
 
 CHANNEL_OPEN: Final = (20, 10)
 CHANNEL_CLOSE: Final = (20, 40)
@@ -55,45 +57,29 @@ CLOSED: Final = "close 0.0"
 log = logging.getLogger("qmq.session")
 
 
-class AmqpContext(ChannelContext, OpenContext, BlockingContext, Protocol):
-    """What an AMQP session needs of its node."""
-
-
 class AmqpDialogue(ClientDialogue):
     keep_open = True
 
-    def __init__(
-        self,
-        contents: SharedContents,
-        questions: Questions,
-        pull_of: PullOf,
-        context: AmqpContext,
-        session: ClientSession,
-        pipe: Pipe,
-        login: PendingLogin,
-    ) -> None:
-        self.context = context
+    def __init__(self, parts: AmqpParts, session: ClientSession, pipe: Pipe, login: PendingLogin) -> None:
+        self._parts = parts
         self.session = session
         self._reader = AmqpReader(0)
         self._reader.one_by_one = True
-        self._pull = pull_of(session.id)
-        self.encoder = AmqpEncoder(contents, self._pull.delivered)
-        self.encoder.on_ended = lambda consumer: context.queue_watchers.forget(consumer.queue, consumer)
+        self._pull = parts.pull_of(session.id)
+        self.encoder = AmqpEncoder(parts.contents, self._pull.delivered)
+        self.encoder.on_ended = lambda consumer: parts.watchers.forget(consumer.queue, consumer)
         self._answered = Waker()
         self.encoder.on_answered = self._answered.wake
         session.encoder = self.encoder
-        self.beats = ClientHeartbeats(context.beats, session, HEARTBEAT)
-        self.handshake = Handshake(context, session, self, pipe, self._reader, login)
+        self.beats = ClientHeartbeats(parts.beats, session, HEARTBEAT)
+        self.handshake = Handshake(parts.login_path, parts.lookup, session, self, pipe, self._reader, login)
         self._received: list[Command] = []
         self._channels: dict[int, AmqpChannel] = {}
         self._serials = 0
         self.rights: Rights | None = None
         self.vhost = DEFAULT_VHOST
-        self.questions = questions
-        self.absent: set[str] = set()
-        self.asked_for_bindings = False
-        self.blocking = Blocking(context, self)
-        self.heads: dict[tuple[str, str, str, bytes], Head] = {}
+        self.publishes = PublishMemory()
+        self.blocking = Blocking(parts.engine, parts.beats, parts.memory_budget, self)
         self._loop: FrameLoop | None = None
 
     @property
@@ -112,12 +98,14 @@ class AmqpDialogue(ClientDialogue):
         session = self.session
         self.vhost = self.encoder.vhost = vhost
         self._reader.one_by_one = False
+        self._reader.body_bytes_max = self._parts.body_bytes_max
         session.begin()
-        self.rights = self.context.login_path.rights_of(session)
+        self.rights = self._parts.login_path.rights_of(session)
         self.encoder.frame_bytes_max = self.handshake.frame_bytes_max
         self.encoder.understands_cancel = self.handshake.understands_cancel
-        gateway = self.context.loops.gateway_of(session, self.encoder, self.rights, keep_open=True, stays=True)
-        self._loop = self.context.loops.begin(session, gateway)
+        loops = self._parts.loops
+        gateway = loops.gateway_of(session, self.encoder, self.rights, keep_open=True, stays=True)
+        self._loop = loops.begin(session, gateway)
         self.beats.start()
 
     def receive(self, data: bytes) -> None:
@@ -168,9 +156,7 @@ class AmqpDialogue(ClientDialogue):
     # Commands
 
     async def _serve(self, received: list[Command]) -> None:
-        # Before this read came, a queue may have been declared, or bound.
-        self.absent.clear()
-        self.asked_for_bindings = False
+        self.publishes.read()
         for command in received:
             if self.is_over:
                 return
@@ -213,8 +199,8 @@ class AmqpDialogue(ClientDialogue):
         if channel is None:
             if kind == CHANNEL_OPEN:
                 self._serials += 1
-                self._channels[number] = AmqpChannel(self, number, str(self._serials), self._pull)
-                self.context.memory_budget.change(self.session, CHANNEL_BYTES)
+                self._channels[number] = AmqpChannel(self._parts, self, number, str(self._serials), self._pull)
+                self._parts.memory_budget.change(self.session, CHANNEL_BYTES)
                 self.put(method_frame(number, encode_method(commands.Channel.OpenOk())))
             elif kind != CHANNEL_CLOSE_OK:
                 raise AmqpRefusal(ReplyCode.CHANNEL_ERROR, f"channel {number} is not open")
@@ -231,7 +217,7 @@ class AmqpDialogue(ClientDialogue):
 
     def _forget(self, number: int) -> None:
         del self._channels[number]
-        self.context.memory_budget.change(self.session, -CHANNEL_BYTES)
+        self._parts.memory_budget.change(self.session, -CHANNEL_BYTES)
 
     async def _refuse(self, error: AmqpRefusal | Refused, command: Command, channel: AmqpChannel | None) -> None:
         """End the channel or the connection, and say why."""
@@ -239,7 +225,7 @@ class AmqpDialogue(ClientDialogue):
         cause = (command.class_id, command.method_id)
         refusal = of_channel(error)
         if error.code == NOT_ALLOWED:
-            self.context.refusals.note(session.peer_address, error, session.user, is_user=session.user is not None)
+            self._parts.refusals.note(session.peer_address, error, session.user, is_user=session.user is not None)
         if channel is None or not refusal.ends_channel:
             self.close_connection(of_connection(error), cause)
         else:
@@ -267,19 +253,20 @@ class AmqpDialogue(ClientDialogue):
         self.put(self.encoder.close(refusal, cause))
         session.end_in_order()
 
-    async def control(self, destination: str, headers: dict[str, str], body: bytes = b"") -> ControlResponse:
-        """The response to a control request of this client. Raises Refused."""
+    async def ask(
+        self, options: Verb, about: str, value: Mapping[str, Any] | None = None, said: Mapping[str, str] = NO_HEADERS
+    ) -> Facts:
+        """The facts of a verb that this client asks for. Raises Refused."""
         session = self.session
-        assert self._loop is not None
         # Meanwhile the client is not read: its silence is the node's.
         session.waits_for_slot = True
-        response = await self._loop.control({"destination": destination, **headers}, body)
+        facts = await self._parts.loops.requests.ask(session, options, about, value, said)
         session.waits_for_slot = False
         if session.leaves_with is not None:
             session.end_in_order(session.leaves_with)
-        if isinstance(response, Refused):
-            raise response
-        return response
+        if isinstance(facts, Refused):
+            raise facts
+        return facts
 
     # The other parts of `ClientDialogue`
 
@@ -308,7 +295,13 @@ def _refusal(refused: Refused) -> bytes:
     return method_frame(0, encode_method(method))
 
 
-def protocol(context: AmqpContext) -> ClientProtocol:
+def protocol(node: Any) -> ClientProtocol:
     """AMQP on one node, whose sessions share what they have encoded, and what they ask the mesh."""
-    begin = partial(AmqpDialogue, SharedContents(), Questions(), pull_consumers(context), context)
-    return ClientProtocol("amqp", begin, _refusal)
+    its, table, row_of = node.settings_parts, node.settings_parts.routing.table, node.admin.lists.queue_row
+    declared = its.declared_queues
+    lookup = Lookup(node.broker, declared, table, its.vhosts, its.sync, row_of, its.policies.of)
+    shared = node.engine, lookup, SharedContents(), pull_consumers(node)
+    sessions = node.login_path, node.loops, node.refusals, node.beats, node.memory_budget
+    settings = its.definitions, declared, its.exclusive_queues, its.queue_lifetimes, its.queue_watchers
+    parts = AmqpParts(*shared, *sessions, *settings, node.spawn, node.limits.body_bytes_max)
+    return ClientProtocol("amqp", partial(AmqpDialogue, parts), _refusal)

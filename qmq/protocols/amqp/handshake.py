@@ -5,8 +5,6 @@ from typing import Any, Final, Protocol
 
 from qmq import __version__
 from qmq.auth.credentials import Credentials
-from qmq.config import LimitSettings
-from qmq.engine.runtime.contexts import Engine
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.model.routing_names import vhost_name, vhost_prefix
@@ -16,13 +14,12 @@ from qmq.protocols.amqp.codec.properties import read_table
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from qmq.protocols.amqp.gateway.names import Vhost
 from qmq.protocols.amqp.gateway.replies import of_connection
+from qmq.protocols.amqp.lookup import Lookup
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import ClientLogin
 from qmq.sessions.clients.login import certified_names, credentials_of
 from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
-from qmq.settings.definitions.sync import DefinitionSync
-from qmq.settings.routing.definitions import VhostDefinitions
 
 CHANNEL_MAX: Final = 2047
 """Channels of one connection, and the highest number of one, as RabbitMQ offers."""
@@ -52,13 +49,6 @@ SPEC_QOS_PRODUCTS: Final = ("py-amqp",)
 bound on the channel that counts at once. Celery needs that, because it raises the bound for tasks with an ETA."""
 
 
-class OpenContext(Engine, Protocol):
-    login_path: LoginPath
-    limits: LimitSettings
-    definition_sync: DefinitionSync
-    vhosts: VhostDefinitions
-
-
 class HandshakeDialogue(Protocol):
     """The dialogue whose login this is (`AmqpDialogue`)."""
 
@@ -75,15 +65,16 @@ class Handshake(ClientLogin):
 
     def __init__(
         self,
-        context: OpenContext,
+        path: LoginPath,
+        lookup: Lookup,
         session: ClientSession,
         dialogue: HandshakeDialogue,
         pipe: Pipe,
         reader: AmqpReader,
         login: PendingLogin,
     ) -> None:
-        super().__init__(context.login_path, session, pipe, login)
-        self._context = context
+        super().__init__(path, session, pipe, login)
+        self._lookup = lookup
         self._dialogue = dialogue
         self._reader = reader
         self._expected: type[Method] = commands.Connection.StartOk
@@ -185,18 +176,15 @@ class Handshake(ClientLogin):
 
     async def _open(self, method: Any) -> None:
         name = vhost_name(method.virtual_host)
-        if not self._context.vhosts.exists(name):
-            # Another node may have declared it a moment ago.
-            await self._context.definition_sync.refresh()
-            if self._session.finishing:
-                return
-        if not self._context.vhosts.exists(name):
+        exists = await self._lookup.vhost_exists(name)
+        if self._session.finishing:
+            return
+        if not exists:
             raise AmqpRefusal(
                 ReplyCode.NOT_ALLOWED, f"there is no virtual host {method.virtual_host!r}: declare it first"
             )
         self._path.check_admitted(self._session)
         self.is_done = True
-        self._reader.body_bytes_max = self._context.limits.body_bytes_max
         self._path.decided(self._login)
         self._dialogue.begin(Vhost(name, vhost_prefix(name)))
         self._send(commands.Connection.OpenOk())
@@ -247,7 +235,7 @@ class Handshake(ClientLogin):
         return self._of_login(login or None, "" if token is not None else passcode, token)
 
     def _of_login(self, login: str | None, passcode: str, token: str | None) -> Credentials:
-        return credentials_of(self._pipe, self._context.broker.origin.node, login, passcode, token)
+        return credentials_of(self._pipe, self._lookup.node, login, passcode, token)
 
     def _certified(self) -> Collection[str]:
         return certified_names(self._pipe, self._session.listener)

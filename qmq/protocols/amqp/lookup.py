@@ -5,80 +5,115 @@ asks its peers: a client of another node may have declared it a moment ago. A qu
 messages, or has consumers; STOMP clients use queues that are not declared.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import trio
 
-from qmq.admin.control import FACTS, LIST, ControlRequest
-from qmq.admin.parts import AdminParts
-from qmq.engine.runtime.contexts import Committing, Engine, Tasks
-from qmq.gateways.rules import Rules
+from qmq.access.rights import Need, Rights
+from qmq.access.rules import Action
+from qmq.broker.broker import Broker
+from qmq.broker.routing.table import RoutingTable
+from qmq.config import DestinationPolicy
+from qmq.mesh.peers.calls import Facts
+from qmq.model.routing_names import PREFIX
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from qmq.protocols.amqp.gateway.names import Vhost, exchange_name
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.sync import DefinitionSync
-from qmq.settings.routing.definitions import RoutingDefinitions
+from qmq.settings.routing.definitions import VhostDefinitions
+from qmq.verbs.verb import NO_HEADERS, Verb
 
 
-class LookupContext(Engine, Committing, Tasks, Protocol):
-    admin: AdminParts
-    declared_queues: DeclaredQueues
-    definition_sync: DefinitionSync
-    routing: RoutingDefinitions
-    rules: Rules
+class Lookup:
+    """What exists, for all AMQP connections of one node. `row_of`: what all nodes say of a queue; None if none has it.
+    `policy_of`: what applies to a queue now.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        declared: DeclaredQueues,
+        table: RoutingTable,
+        vhosts: VhostDefinitions,
+        sync: DefinitionSync,
+        row_of: Callable[[str], Awaitable[Facts | None]],
+        policy_of: Callable[[str], DestinationPolicy],
+    ) -> None:
+        self.node = broker.origin.node
+        self.table = table
+        self.questions = Questions()
+        self._broker = broker
+        self._declared = declared
+        self._vhosts = vhosts
+        self._sync = sync
+        self._row_of = row_of
+        self.policy_of = policy_of
+
+    async def refresh(self) -> None:
+        """Learn what clients of other nodes have declared a moment ago."""
+        await self._sync.refresh()
+
+    async def vhost_exists(self, name: str) -> bool:
+        """Whether clients may open this virtual host."""
+        if not self._vhosts.exists(name):
+            await self._sync.refresh()
+        return self._vhosts.exists(name)
+
+    def knows_queue(self, queue: str) -> bool:
+        """Whether this node knows the queue without asking: it is declared, or in use here."""
+        return queue in self._declared.texts or queue in self._broker.queues.by_name
+
+    async def queue_exists(self, queue: str) -> bool:
+        """Whether the queue exists on any node that can be reached."""
+        if self.knows_queue(queue):
+            return True
+        await self._sync.refresh()
+        if self.knows_queue(queue):
+            return True
+        messages, consumers = await self.queue_counts(queue)
+        return bool(messages or consumers)
+
+    async def check_queue(self, queue: str, name: str, vhost: Vhost) -> None:
+        """Raises AmqpRefusal if there is no such queue."""
+        if not await self.queue_exists(queue):
+            raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no queue {name!r} in vhost {vhost.name!r}")
+
+    async def exchange_exists(self, exchange: str) -> bool:
+        """Whether the mesh has an exchange of this name."""
+        if exchange not in self.table.exchanges:
+            await self._sync.refresh()
+        return exchange in self.table.exchanges
+
+    async def check_exchange(self, name: str, vhost: Vhost) -> None:
+        """Raises AmqpRefusal if there is no such exchange."""
+        if not await self.exchange_exists(exchange_name(name, vhost)):
+            raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no exchange {name!r} in vhost {vhost.name!r}")
+
+    async def queue_counts(self, queue: str) -> tuple[int, int]:
+        """Messages that are not in flight, and consumers, of a queue in the mesh, as far as nodes respond."""
+        row = await self._row_of(queue)
+        return (0, 0) if row is None else (max(0, row["messages"] - row["in_flight"]), row["consumers"])
+
+    def counts_here(self, queue: str) -> tuple[int, int]:
+        """The same as far as this node knows without asking its peers or its store: its messages in memory, its
+        consumers, and the peers that have some."""
+        found = self._broker.queues.by_name.get(queue)
+        if found is None:
+            return 0, 0
+        in_flight = sum([len(one.in_flight) for one in found.subscriptions])
+        return max(0, found.depth - in_flight), len(found.subscriptions) + len(found.borrowers or ())
 
 
-def knows_queue(context: LookupContext, queue: str) -> bool:
-    """Whether this node knows the queue without asking: it is declared, or in use here."""
-    return queue in context.declared_queues.texts or queue in context.broker.queues.by_name
+def check_any_right(rights: Rights, destination: str) -> None:
+    """Raises Refused for a client without any right to a queue or exchange: it must not learn of it."""
+    action = Action.SEND if destination.startswith(PREFIX) else Action.SUBSCRIBE
+    rights.check_need(Need(action, destination, or_any=True))
 
 
-async def queue_exists(context: LookupContext, queue: str) -> bool:
-    """Whether the queue exists on any node that can be reached."""
-    if knows_queue(context, queue):
-        return True
-    await context.definition_sync.refresh()
-    if knows_queue(context, queue):
-        return True
-    messages, consumers = await queue_counts(context, queue)
-    return bool(messages or consumers)
-
-
-async def check_queue(context: LookupContext, queue: str, name: str, vhost: Vhost) -> None:
-    """Raises AmqpRefusal if there is no such queue."""
-    if not await queue_exists(context, queue):
-        raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no queue {name!r} in vhost {vhost.name!r}")
-
-
-async def check_exchange(context: LookupContext, name: str, vhost: Vhost) -> None:
-    """Raises AmqpRefusal if there is no such exchange."""
-    exchange = exchange_name(name, vhost)
-    if exchange not in context.routing.table.exchanges:
-        await context.definition_sync.refresh()
-    if exchange not in context.routing.table.exchanges:
-        raise AmqpRefusal(ReplyCode.NOT_FOUND, f"no exchange {name!r} in vhost {vhost.name!r}")
-
-
-async def queue_counts(context: LookupContext, queue: str) -> tuple[int, int]:
-    """Messages that are not in flight, and consumers, of a queue in the mesh, as far as nodes respond."""
-    facts = await context.admin.lists.merged(ControlRequest(LIST, queue, limit=1), is_mesh=True)
-    # The name itself comes first among those that begin with it.
-    for row in facts[FACTS[LIST]]:
-        if row["destination"] == queue:
-            return max(0, row["messages"] - row["in_flight"]), row["consumers"]
-    return 0, 0
-
-
-def counts_here(context: LookupContext, queue: str) -> tuple[int, int]:
-    """The same as far as this node knows without asking its peers or its store: its messages in memory, its consumers,
-    and the peers that have some."""
-    found = context.broker.queues.by_name.get(queue)
-    if found is None:
-        return 0, 0
-    in_flight = sum([len(one.in_flight) for one in found.subscriptions])
-    return max(0, found.depth - in_flight), len(found.subscriptions) + len(found.borrowers or ())
+def check_verb(rights: Rights, verb: type[Verb], about: str, said: Mapping[str, str] = NO_HEADERS) -> None:
+    """Raises Refused if a client may not ask for this verb."""
+    rights.check_needs(verb.needs(about, said, None))
 
 
 Ask = Callable[[str], Awaitable[bool]]

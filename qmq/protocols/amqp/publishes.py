@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import COST_MAX
 from qmq.errors import Refused
 from qmq.gateways.copies import EXCHANGE, ROUTING_KEY, ROUTING_KEYS, destination_with, further_keys, matching_queues
@@ -25,7 +25,7 @@ from qmq.protocols.amqp.gateway.names import (
     publish_destination,
     queue_name,
 )
-from qmq.protocols.amqp.lookup import check_exchange, knows_queue, queue_exists
+from qmq.protocols.amqp.lookup import Lookup
 from qmq.wire.stomp import Frame, Head, Version
 
 HEADS_MAX: Final = 256
@@ -40,8 +40,12 @@ RETURN: Final = b"\x00\x3c\x00\x32"
 class ChannelPublishes:
     """`publish` gets one basic.publish after the other."""
 
-    def __init__(self, frames: ChannelFrames) -> None:
+    def __init__(self, frames: ChannelFrames, lookup: Lookup, broker: Broker, body_bytes_max: int) -> None:
         self._frames = frames
+        self._lookup = lookup
+        self._broker = broker
+        self._body_bytes_max = body_bytes_max
+        self._memory = frames.owner.publishes
         self._owner = frames.owner
         self.state = frames.state
         self._rights = frames.rights
@@ -51,12 +55,10 @@ class ChannelPublishes:
     async def publish(self, command: Command) -> None:
         """Collect it, or answer it at once if no queue gets it. Raises AmqpRefusal and Refused."""
         exchange, key, bits = read_publish(command.arguments)
-        context = self._owner.context
         if command.body is None:
-            most = context.limits.body_bytes_max
             raise AmqpRefusal(
                 ReplyCode.PRECONDITION_FAILED,
-                f"the message has {command.size} bytes; limits.body_bytes_max of this node is {most}",
+                f"the message has {command.size} bytes; limits.body_bytes_max of this node is {self._body_bytes_max}",
             )
         if bits & IMMEDIATE:
             raise AmqpRefusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
@@ -70,10 +72,11 @@ class ChannelPublishes:
             self._rights.check_send(destination_with(head.headers["destination"], one))
         vhost = self._owner.vhost
         if exchange:
-            known = context.rules.routing.exchanges.get(exchange_name(exchange, vhost))
+            exchanges = self._lookup.table.exchanges
+            known = exchanges.get(exchange_name(exchange, vhost))
             if known is None:
-                await check_exchange(context, exchange, vhost)
-                known = context.rules.routing.exchanges.get(exchange_name(exchange, vhost))
+                await self._lookup.check_exchange(exchange, vhost)
+                known = exchanges.get(exchange_name(exchange, vhost))
             if known is not None and known.internal:
                 raise AmqpRefusal(
                     ReplyCode.ACCESS_REFUSED,
@@ -102,7 +105,7 @@ class ChannelPublishes:
 
     def _head_of(self, exchange: str, key: str, properties: bytes) -> Head:
         """The header block of a publish. Raises AmqpRefusal."""
-        heads, place = self._owner.heads, (self.state.serial, exchange, key, properties)
+        heads, place = self._memory.heads, (self.state.serial, exchange, key, properties)
         known = heads.get(place)
         if known is not None:
             return known
@@ -149,7 +152,7 @@ class ChannelPublishes:
     async def _is_bound(self, exchange: str, headers: Mapping[str, str], further: tuple[str, ...]) -> bool:
         """Whether bindings match a publish to `exchange`. Raises Refused. Others have a turn where many have cost
         much."""
-        routing = self._owner.context.rules.routing
+        routing = self._lookup.table
         routing.cost = 0
         is_bound = bool(matching_queues(routing, exchange, headers, further))
         self._cost += routing.cost
@@ -161,34 +164,33 @@ class ChannelPublishes:
     def _is_awaited(self, address: str) -> bool:
         """Whether a client may wait for a reply to this address, as far as this node knows."""
         try:
-            self._owner.context.broker.replies.check(address)
+            self._broker.replies.check(address)
         except Refused:
             return False
         return True
 
     async def _learn_bindings(self) -> None:
         """Ask the peers for bindings that were made a moment ago: once for all publishes that have come."""
-        owner = self._owner
-        sync = owner.context.definition_sync
+        lookup = self._lookup
 
         async def ask(_: str) -> bool:
-            await sync.refresh()
+            await lookup.refresh()
             return False
 
-        if not owner.asked_for_bindings:
-            await owner.questions.exists(PREFIX, ask)
-            owner.asked_for_bindings = True
+        if not self._memory.asked_for_bindings:
+            await lookup.questions.exists(PREFIX, ask)
+            self._memory.asked_for_bindings = True
 
     async def _exists(self, queue: str) -> bool:
         """Whether a queue exists on any node; one without a name does not."""
-        context, owner = self._owner.context, self._owner
-        if knows_queue(context, queue):
+        lookup, absent = self._lookup, self._memory.absent
+        if lookup.knows_queue(queue):
             return True
-        if queue == f"{QUEUE}{owner.vhost.prefix}" or queue in owner.absent:
+        if queue == f"{QUEUE}{self._owner.vhost.prefix}" or queue in absent:
             return False
-        exists = await owner.questions.exists(queue, partial(queue_exists, context))
+        exists = await lookup.questions.exists(queue, lookup.queue_exists)
         if not exists:
-            owner.absent.add(queue)
+            absent.add(queue)
         return exists
 
     async def _pay(self) -> None:

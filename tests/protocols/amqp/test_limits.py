@@ -192,7 +192,7 @@ async def test_a_connection_remembers_few_different_publishes_however_many_chann
         (session,) = rig.alive.sessions.values()
         assert isinstance(session.dialogue, AmqpDialogue)
 
-        assert 0 < len(session.dialogue.heads) <= HEADS_MAX
+        assert 0 < len(session.dialogue.publishes.heads) <= HEADS_MAX
 
 
 async def test_bytes_of_methods_that_publish_nothing_are_limited_too(autojump_clock: MockClock) -> None:

@@ -801,7 +801,7 @@ async def test_a_message_got_without_ack_is_settled_before_anything_else_is_deci
         await client.declare()
         await client.publish("jobs", b"1")
         await client.declare(passive=True)
-        (getter, _), slot = rig.alive.sessions, rig.alive.slot
+        (getter, _), slot = rig.alive.sessions, rig.alive.engine.path.slot
         calls: list[int] = []
 
         async def one_slot(session: int = 0, *, asks: bool = False) -> None:
@@ -810,7 +810,7 @@ async def test_a_message_got_without_ack_is_settled_before_anything_else_is_deci
                 await trio.sleep_forever()
             await slot(session, asks=asks)
 
-        monkeypatch.setattr(rig.alive, "slot", one_slot)
+        monkeypatch.setattr(rig.alive.engine.path, "slot", one_slot)
         await client.call(1, commands.Basic.Get(0, "jobs", True), Message)
         rig.alive.sessions[getter].finish()
         await client.until_ended()

@@ -450,14 +450,14 @@ async def test_a_queue_that_is_deleted_while_a_consumer_begins_is_not_found(
     async with amqp_node() as rig:
         client, other = await connect(rig), await connect(rig)
         await client.declare()
-        (waits, _), free, slot = rig.alive.sessions, trio.Event(), rig.alive.slot
+        (waits, _), free, slot = rig.alive.sessions, trio.Event(), rig.alive.engine.path.slot
 
         async def late_slot(session: int = 0, *, asks: bool = False) -> None:
             if session == waits:
                 await free.wait()
             await slot(session, asks=asks)
 
-        monkeypatch.setattr(rig.alive, "slot", late_slot)
+        monkeypatch.setattr(rig.alive.engine.path, "slot", late_slot)
         await client.send(1, method)
         await trio.sleep(0.1)
         await other.call(1, commands.Queue.Delete(0, "jobs"), commands.Queue.DeleteOk)
@@ -895,3 +895,35 @@ async def test_a_queue_that_no_routing_key_can_name_is_refused(autojump_clock: M
 
         assert code == 406
         assert "a name is given without /queue/" in text
+
+
+async def test_what_a_client_changes_is_audited_as_over_other_protocols(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        audited: list[tuple[str, dict[str, Any]]] = []
+        monkeypatch.setattr(rig.alive.system, "audit", lambda event, **facts: audited.append((event, facts)))
+
+        await exchange(client, "logs", "topic")
+        await client.declare()
+        await bind(client, "jobs", "logs", "a.*")
+        await client.call(1, commands.Queue.Purge(0, "jobs"), commands.Queue.PurgeOk)
+        await client.call(1, commands.Queue.Unbind(0, "jobs", "logs", "a.*"), commands.Queue.UnbindOk)
+        await client.call(1, commands.Queue.Delete(0, "jobs"), commands.Queue.DeleteOk)
+        await client.call(1, commands.Exchange.Delete(0, "logs"), commands.Exchange.DeleteOk)
+
+        assert [(event, facts.pop("destination"), facts.pop("count")) for event, facts in audited] == [
+            ("declare", "/exchange/logs", 1),
+            ("declare", "/queue/jobs", 1),
+            ("bind", "/queue/jobs", 1),
+            ("purge", "/queue/jobs", 0),
+            ("unbind", "/queue/jobs", 1),
+            ("delete", "/queue/jobs", 0),
+            ("delete", "/exchange/logs", 1),
+        ]
+        of_client = {"user": None, "address": audited[0][1]["address"], "dry_run": False}
+        binding = {**of_client, "source": "/exchange/logs", "key": "a.*"}
+        assert [facts for _, facts in audited] == [
+            *(of_client, of_client, binding, of_client, binding, of_client, of_client),
+        ]

@@ -71,6 +71,13 @@ class Channel:
     last_queue: str = ""
     """The queue that was declared last: an empty name means it."""
 
+    def named(self, queue: str | None) -> str:
+        """The queue that a method names; an empty name means the one that was declared last. Raises AmqpRefusal."""
+        name = queue or self.last_queue
+        if not name:
+            raise AmqpRefusal(ReplyCode.NOT_FOUND, "no queue is named, and none was declared on this channel")
+        return name
+
     @property
     def reply_queue(self) -> str:
         """The temporary queue of its consumer of direct replies. Raises AmqpRefusal."""
