@@ -224,7 +224,6 @@ LEFT: Mapping[str, Mapping[str, int]] = {
         "AccessContext": 14,
         "BudgetContext": 13,
         "CallContext": 23,
-        "CommandContext": 17,
         "DrainContext": 15,
         "HealthContext": 13,
         "LongPollContext": 29,
@@ -233,7 +232,7 @@ LEFT: Mapping[str, Mapping[str, int]] = {
         "SessionContext": 27,
     },
     "contexts of rooms": {
-        "protocols": 9,
+        "protocols": 8,
         "sessions": 5,
     },
     "assigned from outside": {

@@ -9,16 +9,16 @@ commands that only look at jobs and tubes are in `inspection`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from qmq.access.rights import Rights
-from qmq.access.rules import Action, Principal
+from qmq.access.rules import Action
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.copy_budget import COPIES_LEFT
 from qmq.broker.messages.message import Message
-from qmq.config import LimitSettings
-from qmq.engine.runtime.contexts import Committing, Engine
+from qmq.engine.parts import EngineParts
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.durable_headers import check_owner
@@ -41,25 +41,31 @@ from qmq.protocols.beanstalk.gateway.jobs import (
 from qmq.protocols.beanstalk.inspection import INSPECTIONS, Inspection
 from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import DEFAULT_TUBE, BeanstalkPart
-from qmq.protocols.beanstalk.reservations import Reservations
 from qmq.protocols.beanstalk.statistics import JobStatistics
 from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoops
 from qmq.sessions.pull_consumer import PullConsumer
+from qmq.verbs.queues import PauseQueue
+from qmq.verbs.verb import NO_HEADERS
 from qmq.wire.stomp import Frame, Head
 
 HEADS_MAX: Final = 256
 """Different puts of a connection that are remembered; at the bound all are forgotten."""
 
 
-class CommandContext(Engine, Committing, Protocol):
-    loops: FrameLoops
-    refusals: Refusals
-    rules: Rules
-    limits: LimitSettings
+@dataclass(frozen=True, slots=True)
+class BeanstalkParts:
+    """What the beanstalkd connections of one node are built of: parts of this room, and of others."""
 
-    def check_right(self, principal: Principal | None, destination: str) -> None: ...
+    part: BeanstalkPart
+    statistics: JobStatistics
+    engine: EngineParts
+    loops: FrameLoops
+    rules: Rules
+    refusals: Refusals
+    tubes_max: int
+    """That one connection may watch."""
 
 
 class BeanstalkCommands:
@@ -67,9 +73,7 @@ class BeanstalkCommands:
 
     def __init__(
         self,
-        context: CommandContext,
-        part: BeanstalkPart,
-        statistics: JobStatistics,
+        parts: BeanstalkParts,
         session: ClientSession,
         rights: Rights,
         encoder: BeanstalkEncoder,
@@ -77,25 +81,25 @@ class BeanstalkCommands:
         pull: PullConsumer,
         job_bytes_max: int,
     ) -> None:
-        self._context = context
+        self._parts = parts
+        self._broker = parts.engine.broker
+        self._environment = parts.engine.environment
+        self._path = parts.engine.path
         self._pull = pull
         self._session = session
         self._rights = rights
         self._replies = replies
-        self._part = part
-        self._statistics = statistics
-        self._inspection = Inspection(part, statistics, rights, job_bytes_max)
+        self._part = part = parts.part
+        self._inspection = Inspection(part, parts.statistics, rights, job_bytes_max)
         self._heads: dict[tuple[str, int, int, int], Head] = {}
         self.used = DEFAULT_TUBE
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}
         self.is_producer = self.is_worker = False
         self.has_left = False
         sets = frozenset({ID, COPIES_LEFT})
-        self._gateway = context.loops.gateway_of(session, encoder, rights, is_atomic=True, sets=sets)
-        decisions = self._decisions = Decisions(context.loops, session, self._gateway, encoder, replies)
-        self._reservations = decisions.reservations = Reservations(
-            part, context.broker, context.environment, session.id, pull, decisions.obey_one
-        )
+        gateway = self._gateway = parts.loops.gateway_of(session, encoder, rights, is_atomic=True, sets=sets)
+        decisions = Decisions(parts.loops, parts.engine, part, session, gateway, encoder, replies, pull)
+        self._decisions, self._reservations = decisions, decisions.reservations
         self.flush = decisions.flush
         self._part.users.add(self)
         self._part.connections += 1
@@ -137,7 +141,7 @@ class BeanstalkCommands:
 
     def _refuse(self, refused: Refused, slot: ReplySlot) -> None:
         session = self._session
-        self._context.refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
+        self._parts.refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
         slot.fill(refusal_reply(refused))
 
     def finish(self) -> None:
@@ -211,7 +215,7 @@ class BeanstalkCommands:
         self._replies.reply(reply.using(self.used))
 
     def _watch(self, command: BeanstalkCommand) -> None:
-        if command.tube not in self.watched and len(self.watched) >= self._context.limits.subscriptions_max:
+        if command.tube not in self.watched and len(self.watched) >= self._parts.tubes_max:
             self._replies.reply(reply.OUT_OF_MEMORY)
             return
         self.watched[command.tube] = None
@@ -289,19 +293,18 @@ class BeanstalkCommands:
 
     async def _withdraw(self, delivery: Delivery) -> None:
         """Settle the copy of a job; if its reservation has ended meanwhile, it waits in its tube."""
-        context = self._context
         if self._reservations.is_valid(delivery):
-            out = Outcome(self._session.id, context.environment.now_us())
-            context.broker.settle([delivery], out)
-            context.submit(out)
+            out = Outcome(self._session.id, self._environment.now_us())
+            self._broker.settle([delivery], out)
+            self._path.submit(out)
         else:
             with suppress(Refused):
-                await self._part.changes.delete(FoundJob(delivery.message, context.origin.node, JobState.READY))
+                here = self._broker.origin.node
+                await self._part.changes.delete(FoundJob(delivery.message, here, JobState.READY))
 
     async def _taken(self, found: FoundJob) -> Delivery | None:
         """The delivery of a copy of a job to this connection; None if that cannot be. Durable on return."""
-        context, message = self._context, found.message
-        queue = queue_of(found.tube)
+        message, queue = found.message, queue_of(found.tube)
         self._check(Action.SUBSCRIBE, message.envelope.destination)
         # Those that earlier calls have left behind: a connection has a bound of them.
         self._reservations.reap(self.watched)
@@ -310,22 +313,22 @@ class BeanstalkCommands:
             return None
         counts = self._part.carried(message, is_reserved=False)
         head = self._next_head(message, queue, job_priority(message), 0, counts)
-        await context.slot(self._session.id)
+        await self._path.slot(self._session.id)
         if self.is_over:
             return None
-        out = Outcome(self._session.id, context.environment.now_us())
+        out = Outcome(self._session.id, self._environment.now_us())
         copy = self._gateway.send_to(Frame(head, message.body, None), subscription, out.now_us, out)
         delivery = None if copy is None else next(reversed(subscription.in_flight.values()))
         if delivery is not None:
             self._reservations.keep(delivery)
-        context.submit(out)
-        await context.flushed()
+        self._path.submit(out)
+        await self._path.flushed()
         if delivery is not None:
             delivery.sent = True
         return delivery
 
     def _next_head(self, message: Message, queue: str, priority: int, delay: int, counts: JobCounts) -> Head:
-        ahead_us = self._context.broker.clocks.apart_us(message.origin.node) or 0
+        ahead_us = self._broker.clocks.apart_us(message.origin.node) or 0
         return next_head(message, queue, priority, delay, counts, ahead_us)
 
     async def _kick(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
@@ -351,7 +354,7 @@ class BeanstalkCommands:
         """Raises Refused, for a queue that is exclusive to another connection, too."""
         self._rights.check(action, destination)
         if action is Action.SUBSCRIBE:
-            rules = self._context.rules
+            rules = self._parts.rules
             rules.lock(destination, self._session.id)
             if is_own_name(destination):
                 check_owner(self._rights, destination, rules.begun_by(destination) or "")
@@ -363,8 +366,8 @@ class BeanstalkCommands:
 
     async def _pause_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = command.tube
-        self._context.check_right(self._session.principal, f"/control/pause{queue_of(tube)}")
-        if await self._statistics.of_tube(tube) is None:
+        self._rights.check_needs(PauseQueue.needs(queue_of(tube), NO_HEADERS, None))
+        if await self._parts.statistics.of_tube(tube) is None:
             slot.fill(reply.NOT_FOUND)
             return
         if not await self._part.pause_everywhere(tube, command.numbers[0]):

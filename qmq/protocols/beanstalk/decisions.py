@@ -13,13 +13,16 @@ from qmq.broker.consumers.orders import Begin, Commit, SettleDeliveries
 from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
+from qmq.engine.parts import EngineParts
 from qmq.gateways.paused import Command
 from qmq.gateways.stomp import StompGateway
 from qmq.protocols.beanstalk.codec.replies import INTERNAL_ERROR, NOT_FOUND, OUT_OF_MEMORY
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
+from qmq.protocols.beanstalk.part import BeanstalkPart
 from qmq.protocols.beanstalk.reservations import Reservations
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoops
+from qmq.sessions.pull_consumer import PullConsumer
 from qmq.wire.stomp import Frame, Head, Version
 
 TRANSACTION: Final = "beanstalk"
@@ -55,17 +58,21 @@ class Decisions:
     def __init__(
         self,
         loops: FrameLoops,
+        engine: EngineParts,
+        part: BeanstalkPart,
         session: ClientSession,
         gateway: StompGateway,
         encoder: BeanstalkEncoder,
         replies: OrderedReplies,
+        pull: PullConsumer,
     ) -> None:
         self._session = session
         self._gateway = gateway
         self._encoder = encoder
         self._replies = replies
         self.loop = loops.begin(session, gateway)
-        self.reservations: Reservations
+        broker, environment = engine.broker, engine.environment
+        self.reservations = Reservations(part, broker, environment, session.id, pull, self.obey_one)
         self._pending: list[DecidedItem] = []
 
     @property

@@ -19,7 +19,7 @@ from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, WrongCommand
 from qmq.protocols.beanstalk.codec.reader import BeanstalkReader
-from qmq.protocols.beanstalk.commands import BeanstalkCommands
+from qmq.protocols.beanstalk.commands import BeanstalkCommands, BeanstalkParts
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, refusal_reply
 from qmq.protocols.beanstalk.job_changes import JobChanges
 from qmq.protocols.beanstalk.jobs import JobFinder
@@ -192,6 +192,7 @@ def protocol(node: Any) -> ClientProtocol:
     incarnation = f"{engine.broker.origin.incarnation:016x}"
     identity = NodeIdentity(engine.broker.origin.node, node.software, incarnation, node.started_seconds)
     statistics = JobStatistics(part, engine, rpc, node.queue_catalog, identity, node)
-    commands_of = partial(BeanstalkCommands, node, part, statistics)
-    begin = partial(BeanstalkDialogue, node, node.login_path, commands_of, pull_consumers(node))
+    tubes_max = node.settings.limits.subscriptions_max
+    parts = BeanstalkParts(part, statistics, engine, node.loops, node.rules, node.refusals, tubes_max)
+    begin = partial(BeanstalkDialogue, node, node.login_path, partial(BeanstalkCommands, parts), pull_consumers(node))
     return ClientProtocol("beanstalk", begin, refusal_reply, part, statistics.calls())
