@@ -47,6 +47,8 @@ class Made:
     digest: bytes
     expiries: dict[str, float]
     of_links: bool
+    users: str
+    """What shows the certificate, for a reader."""
 
     def current(self) -> ssl.SSLContext:
         return self.context
@@ -58,12 +60,13 @@ class Certificates:
     def __init__(self) -> None:
         self._all: list[Made] = []
 
-    def for_clients(self, tls: TlsSettings) -> Tls:
-        """For client listeners; with `ca`, only clients with a certificate that it has signed are admitted.
+    def for_clients(self, tls: TlsSettings, users: str = "listeners") -> Tls:
+        """For client listeners, which are named `users` in reports. With `ca`, only clients with a certificate that it
+        has signed are admitted.
 
         Raises OSError that names the file which cannot be used.
         """
-        return self._make(ssl.Purpose.CLIENT_AUTH, tls)
+        return self._make(ssl.Purpose.CLIENT_AUTH, tls, users)
 
     def for_links(self, tls: TlsSettings) -> tuple[Tls, Tls]:
         """For links: (to listen, to dial). Both sides show a certificate signed by `ca`.
@@ -71,10 +74,11 @@ class Certificates:
         Raises OSError that names the file which cannot be used.
         """
         assert tls.ca is not None, "the configuration was checked"
-        return self._make(ssl.Purpose.CLIENT_AUTH, tls, of_links=True), self._make(ssl.Purpose.SERVER_AUTH, tls)
+        listening = self._make(ssl.Purpose.CLIENT_AUTH, tls, "links", of_links=True)
+        return listening, self._make(ssl.Purpose.SERVER_AUTH, tls, "links")
 
-    def _make(self, purpose: ssl.Purpose, tls: TlsSettings, *, of_links: bool = False) -> Tls:
-        made = _made(purpose, tls, of_links)
+    def _make(self, purpose: ssl.Purpose, tls: TlsSettings, users: str, *, of_links: bool = False) -> Tls:
+        made = _made(purpose, tls, of_links, users)
         self._all.append(made)
         return made.current
 
@@ -88,7 +92,7 @@ class Certificates:
         for known in self._all:
             try:
                 if _digest(known.tls) != known.digest:
-                    found.append((known, _made(known.purpose, known.tls, known.of_links)))
+                    found.append((known, _made(known.purpose, known.tls, known.of_links, known.users)))
             except OSError as error:
                 problems[str(error)] = None
         if problems:
@@ -102,11 +106,15 @@ class Certificates:
         return list(dict.fromkeys(known.tls.certificate for known, _ in changed))
 
     def expiries(self) -> dict[str, float]:
-        """Files of certificates in use, and when they expire, in seconds since 1970."""
-        return {file: at for made in self._all for file, at in made.expiries.items()}
+        """Files of certificates in use, each with what uses it, and when they expire, in seconds since 1970."""
+        uses: dict[tuple[str, float], dict[str, None]] = {}
+        for made in self._all:
+            for one in made.expiries.items():
+                uses.setdefault(one, {})[made.users] = None
+        return {f"{file} ({', '.join(users)})": at for (file, at), users in uses.items()}
 
 
-def _made(purpose: ssl.Purpose, tls: TlsSettings, of_links: bool) -> Made:
+def _made(purpose: ssl.Purpose, tls: TlsSettings, of_links: bool, users: str) -> Made:
     # The digest first: a change in between is then found the next time.
     digest = _digest(tls)
     made = _context(purpose, tls)
@@ -115,7 +123,7 @@ def _made(purpose: ssl.Purpose, tls: TlsSettings, of_links: bool) -> Made:
     expiries = {str(tls.certificate.absolute()): expiry_of(tls)}
     if tls.ca is not None:
         expiries[str(tls.ca.absolute())] = last_expiry(made)
-    return Made(made, purpose, tls, digest, expiries, of_links)
+    return Made(made, purpose, tls, digest, expiries, of_links, users)
 
 
 def _digest(tls: TlsSettings) -> bytes:

@@ -25,7 +25,8 @@ async def serve_clients(
     task_status: trio.TaskStatus[tuple[tuple[str, int], Callable[[], None]]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen and serve. Started with (address, function that stops listening); sessions continue after that."""
-    tls = context.certificates.for_clients(settings.tls) if settings.tls is not None else None
+    users = f"listener on {settings.address}"
+    tls = context.certificates.for_clients(settings.tls, users) if settings.tls is not None else None
     listener = await context.environment.network.listen(settings.address.host, settings.address.port, tls)
     await serve_listener(context, listener, settings, protocol, task_status)
 

@@ -135,6 +135,8 @@ async def test_a_node_checks_the_certificates_of_its_listeners(
         await trio.testing.wait_all_tasks_blocked()
 
         assert codes(rig) == ["certificate-expired"]
+        (one,) = present(rig.alive)
+        assert one["message"] == f"{with_tls.tls.certificate} (listener on {listener.address}) has expired"
 
 
 async def test_the_report_ends_when_a_renewed_certificate_is_read(autojump_clock: MockClock, tmp_path: Path) -> None:
