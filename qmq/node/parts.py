@@ -5,13 +5,12 @@ node has each part as an attribute, and what parts need of each other as methods
 them. All of it is one module, because the order in which parts are built is what it decides.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 
 import trio
 
 from qmq import __version__
-from qmq.access.rules import Principal
 from qmq.admin.assembly import admin_parts
 from qmq.admin.deletion import note_deletions
 from qmq.admin.facts.node_facts import FactsReader, NodeIdentity
@@ -30,7 +29,6 @@ from qmq.mesh.membership.members import membership_at_start
 from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.deliveries import MeshDeliveries
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.model.dots import Vector
 from qmq.model.routing_names import PREFIX
 from qmq.node.assembly import delivery_parts, engine_parts, mesh_of, mesh_parts
 from qmq.node.peer_requests import table_of
@@ -57,8 +55,6 @@ from qmq.settings.policies import broker_limits
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 from qmq.verbs.queues import Delete
-from qmq.verbs.table import needs_of
-from qmq.verbs.verb import NO_HEADERS
 from qmq.wire.stomp import HeadCaches
 
 INCARNATION_BITS = 64
@@ -165,7 +161,6 @@ class NodeParts(NodeServices):
         self.definition_sync = parts.sync
         self.paused_queues = parts.paused_queues
         self.declared_queues = parts.declared_queues
-        self.policy_of = parts.policies.of
         self.routing = parts.routing
         self.vhosts = parts.vhosts
         self.schemas = parts.schemas
@@ -291,27 +286,9 @@ class NodeParts(NodeServices):
         """The rows in the queue store of the messages that this node serves now."""
         return served_rows(self.broker, self.store)
 
-    def check_right(
-        self, principal: Principal | None, destination: str, headers: Mapping[str, str] = NO_HEADERS
-    ) -> None:
-        self.rights_of(principal).check_needs(needs_of(destination, headers))
-
-    def durable_on(self, peer: str) -> Vector:
-        return self.checkpoints.members.get(peer, {})
-
     @property
     def peer_names(self) -> list[str]:
         return self.membership.peers
 
     def linked_peers(self) -> Collection[str]:
         return self.mesh.followers()
-
-    def late_peers(self) -> Mapping[str, Vector]:
-        return self.mesh_parts.reports.late_peers()
-
-    def report_durable(self) -> None:
-        self.mesh.report_durable()
-
-    @property
-    def is_catching_up(self) -> bool:
-        return bool(self.peer_names) and self.mesh.is_catching_up
