@@ -246,7 +246,7 @@ async def test_slow_subscriptions_are_seen_in_the_status(autojump_clock: MockClo
 
         await publish(writer, "/topic/t")
 
-        status = await rig.alive.admin.facts.status.read()
+        status = await rig.alive.admin.status.read()
         (row,) = status["slow"]
         assert (row["destination"], row["messages"]) == ("/topic/t", 5)
         assert row["dropped"] == status["dropped"] > 0
