@@ -24,11 +24,11 @@ def declaration_resurrected() -> Iterator[None]:
 
     def begin_and_declare(deleted: DeletedQueues) -> None:
         begin(deleted)
-        context = deleted._context
-        found = [context.definitions.table.get(Key("queue", queue)) for queue in DECLARED]
+        definitions = deleted._definitions
+        found = [definitions.table.get(Key("queue", queue)) for queue in DECLARED]
         changes = {one.key: one.value for one in found if one is not None}
         if changes:
-            context.spawn(partial(context.definitions.change, changes))
+            deleted._node.spawn(partial(definitions.change, changes))
 
     with patch.object(DeletedQueues, "begin", begin_and_declare):
         yield
@@ -40,7 +40,7 @@ def deletions_of_peers_forgotten() -> Iterator[None]:
     drop = DeletedQueues.drop
 
     def drop_own(deleted: DeletedQueues, queues: Iterable[str]) -> None:
-        table, origin = deleted._context.definitions.table, deleted._context.broker.origin
+        table, origin = deleted._definitions.table, deleted._engine.broker.origin
         marks = {queue: table.by_key.get(Key("queue", queue)) for queue in queues}
         drop(deleted, [queue for queue, mark in marks.items() if mark is not None and mark.version.origin == origin])
 
@@ -54,7 +54,7 @@ def exclusive_queue_left_behind() -> Iterator[None]:
     is_gone = ExclusiveQueues._has_ended
 
     def is_gone_in_this_life(queues: ExclusiveQueues, owner: str) -> bool:
-        return owner.rpartition("/")[0] == str(queues._context.broker.origin) and is_gone(queues, owner)
+        return owner.rpartition("/")[0] == str(queues._broker.origin) and is_gone(queues, owner)
 
     with patch.object(ExclusiveQueues, "_has_ended", is_gone_in_this_life):
         yield
