@@ -1,7 +1,6 @@
 """Builds the parts of the settings room, in the order of what they depend on."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from qmq.access.rules import Principal
 from qmq.broker.routing.table import RoutingTable
@@ -10,7 +9,6 @@ from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.heartbeats import Heartbeats
-from qmq.gateways.rules import Rules
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Vector
 from qmq.model.members import Membership
@@ -31,39 +29,10 @@ from qmq.settings.effects import DefinitionEffects
 from qmq.settings.file_check import errors_in
 from qmq.settings.limits.holdings import Holdings
 from qmq.settings.limits.usage import ClientUsages
+from qmq.settings.parts import SettingsParts
 from qmq.settings.policies import Policies
 from qmq.settings.routing.definitions import RoutingDefinitions, VhostDefinitions
 from qmq.settings.routing.left_behind import LeftBehind
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsParts:
-    """What concerns the mesh and can be changed while it runs; see `docs/definitions.md`."""
-
-    definitions: LiveDefinitions
-    sync: DefinitionSync
-    file_definitions: FileDefinitions
-
-    policy_kind: PolicyKind
-    policies: Policies
-    rules: Rules
-    effects: DefinitionEffects
-    schemas: SchemaDefinitions
-    routing: RoutingDefinitions
-    vhosts: VhostDefinitions
-    users: UserDefinitions
-
-    user_limits: LimitDefinitions
-    holdings: Holdings
-    usages: ClientUsages
-
-    declared_queues: DeclaredQueues
-    paused_queues: PausedQueues
-    deleted_queues: DeletedQueues
-    exclusive_queues: ExclusiveQueues
-    queue_lifetimes: QueueLifetimes
-    queue_watchers: QueueWatchers
-    left_behind: LeftBehind
 
 
 def settings_parts(
