@@ -15,11 +15,12 @@ from pathlib import Path
 import trio
 
 from qmq.config import NodeSettings, PeersFile
+from qmq.engine.restore import restore
 from qmq.engine.runtime.local_socket import LocalListener
 from qmq.environment import Environment
 from qmq.errors import DiskFull
+from qmq.mesh.peers.dedup_query import replay_ids
 from qmq.node.parts import NodeParts
-from qmq.node.restore import restore
 from qmq.protocols import PROTOCOLS
 from qmq.sessions.clients.access import note_openness
 from qmq.sessions.clients.draining import drain_clients, hand_over
@@ -56,8 +57,8 @@ class Node(NodeParts):
         self.use(parts.policy_kind.join(self.settings))
         self.broker.received = self.received_vector
         self.broker.subscriptions.is_leaving = self._is_leaving
-        restore(self.broker, self.replay, self.store, self.environment)
-        self.broker.queues.held = self.mesh_parts.takeover.is_starting = bool(self.peer_names)
+        restore(self.engine)
+        replay_ids(self.store.journal, self.broker.dedup, self.broker.deletions, self.environment.now_us())
         if self.peer_names:
             self.mesh_parts.takeover.begin()
         recovered = self.store.recovered
@@ -80,12 +81,12 @@ class Node(NodeParts):
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self.commit_path.run)
+                nursery.start_soon(self.engine.path.run)
                 nursery.start_soon(self.beats.run)
                 nursery.start_soon(self.system.run)
                 nursery.start_soon(self.checkpoints.run)
-                nursery.start_soon(self.queue_pager.run, self.commit_path)
-                nursery.start_soon(self.deadline_timer.run, self.commit_path)
+                nursery.start_soon(self.engine.pager.run, self.engine.path)
+                nursery.start_soon(self.deadline_timer.run, self.engine.path)
                 nursery.start_soon(self.mesh_parts.members.run)
                 nursery.start_soon(self.mesh_parts.catch_up.run)
                 nursery.start_soon(self.mesh_parts.fanout_repair.run)

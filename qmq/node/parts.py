@@ -91,26 +91,23 @@ class NodeParts(NodeServices):
             route=table.route,
             limits=broker_limits(settings.limits),
         )
-        self.replay = Replay(self.broker)
         self.sessions: dict[int, ClientSession] = {}
         engine = self.engine = engine_parts(
             self.broker,
             store,
             environment,
-            self.replay,
+            Replay(self.broker),
             self,
             lambda: self.mesh_parts.clock_check.storage_now_us(),
             self.sessions,
         )
-        path = self.commit_path = engine.path
+        path = engine.path
         self.slot = path.slot
-        self.commit_slot = path.commit_slot
         self.submit = path.submit
         self.flushed = path.flushed
         self.received_vector = path.received_vector
         self.durable_vector = path.durable_vector
         self.commits = engine.commits
-        self.queue_pager = engine.pager
         self.deadline_timer = engine.deadlines
         self.checkpoints = engine.checkpoints
         self.protocols = Protocols(self)
@@ -134,8 +131,7 @@ class NodeParts(NodeServices):
         )
         self.host.report_to(self.mesh_parts.reports, self.mesh_parts.takeover)
         if peers is not None:
-            self.commit_path.replicate_to(MeshDeliveries(self.mesh))
-        self.broker.queues.owned.has_stored = not store.queues.is_empty(settings.name)
+            self.engine.path.replicate_to(MeshDeliveries(self.mesh))
         self._build_clients()
         self._build_delivery()
         self._build_others()
@@ -262,7 +258,7 @@ class NodeParts(NodeServices):
         self._follow_decisions()
 
     def _follow_decisions(self) -> None:
-        path = self.commit_path
+        path = self.engine.path
         path.guard(self.mesh_parts.takeover.check)
         path.follow_effects(self.system.watched, partial(note_deletions, self.system, self.checkpoints))
         self.mesh_parts.takeover.sync.follow(self.settings_parts.deleted_queues.begin)

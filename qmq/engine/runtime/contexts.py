@@ -46,9 +46,6 @@ class Committing(Protocol):
         A session that only asks (`asks`) waits neither for disk space nor for memory.
         """
 
-    async def commit_slot(self) -> None:
-        """Wait until the commit path has capacity, for what must not wait for clients."""
-
     def submit(self, out: Outcome) -> None:
         """Append the records of `out`, then deliver its effects. Never waits."""
 

@@ -129,6 +129,7 @@ class Takeover:
 
     def begin(self) -> None:
         """Obey the recorded terms; nothing is delivered before the first lease."""
+        self.is_starting = self._engine.broker.queues.held = True
         out = Outcome(now_us=self._engine.environment.now_us())
         self._carry_out(self.elections.obey_terms(), out)
         self._set_held(out)

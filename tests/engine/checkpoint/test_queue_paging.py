@@ -268,14 +268,14 @@ async def test_clients_wait_before_they_fill_the_memory_during_a_long_checkpoint
         client = await rig.connect()
         carrying = rig.alive.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
-        rig.alive.queue_pager.checkpoint_begins()
+        rig.alive.engine.pager.checkpoint_begins()
 
         nursery.start_soon(publish, client, 1, 12_000)
         await eventually(lambda: in_memory(rig) > most)
         await trio.sleep(10)
 
         assert in_memory(rig) < most + 2000  # one read more
-        rig.alive.queue_pager.checkpoint_ends()
+        rig.alive.engine.pager.checkpoint_ends()
         carrying.release()  # and its publisher gets its receipt
 
 
@@ -285,14 +285,14 @@ async def test_clients_with_large_messages_wait_sooner_during_a_long_checkpoint(
         client = await rig.connect()
         carrying = rig.alive.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
-        rig.alive.queue_pager.checkpoint_begins()
+        rig.alive.engine.pager.checkpoint_begins()
 
         nursery.start_soon(client.send, *(send(JOBS, "x" * 100_000) for _ in range(50)))
         await eventually(lambda: in_memory(rig) > 20)
         await trio.sleep(10)
 
         assert 20 < in_memory(rig) < 25
-        rig.alive.queue_pager.checkpoint_ends()
+        rig.alive.engine.pager.checkpoint_ends()
         await eventually(lambda: in_memory(rig) == 50)
         carrying.release()
 
@@ -307,13 +307,13 @@ async def test_an_ack_that_waited_for_a_long_checkpoint_is_not_late(_order: int,
         given = await taker.next("MESSAGE")
         carrying = rig.alive.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
-        rig.alive.queue_pager.checkpoint_begins()
+        rig.alive.engine.pager.checkpoint_begins()
         nursery.start_soon(client.send, *(send(JOBS, "x" * 100_000) for _ in range(50)))
         await eventually(lambda: in_memory(rig) > 20)
 
         await taker.send(f"ACK\nid:{given.head.headers['ack']}\n\n")
         await trio.sleep(10)
-        rig.alive.queue_pager.checkpoint_ends()
+        rig.alive.engine.pager.checkpoint_ends()
         carrying.release()
 
         with trio.move_on_after(30) as patience:
@@ -326,13 +326,13 @@ async def test_a_slot_that_is_free_delays_no_deadline(
 ) -> None:
     rig = Rig()
     async with rig.run():
-        free = rig.alive.commit_path.slot
+        free = rig.alive.engine.path.slot
 
         async def slot(*session: int, **how: bool) -> None:
             autojump_clock.jump(0.000_01)  # as any call takes on a real clock
             await free(*session, **how)
 
-        monkeypatch.setattr(rig.alive.commit_path, "slot", slot)
+        monkeypatch.setattr(rig.alive.engine.path, "slot", slot)
         client = await rig.connect()
         await client.send(subscribe(JOBS, ack="auto"))
         await client.send(send(JOBS, "later", delay="5000"))
@@ -356,14 +356,14 @@ async def test_a_selector_that_wants_none_of_a_backlog_of_large_messages_reads_i
         await client.send(subscribe(JOBS, ack="auto", selector="color = 'red'"))
         await client.send(send(JOBS, "red", color="red"))
         await client.next("MESSAGE")
-        read = rig.alive.queue_pager.loaded
+        read = rig.alive.engine.pager.loaded
 
         for _ in range(3):
             await rig.alive.checkpoints.checkpoint()
             await client.send(send(JOBS, "red", color="red"))
             await client.next("MESSAGE")
 
-        assert rig.alive.queue_pager.loaded == read
+        assert rig.alive.engine.pager.loaded == read
 
 
 async def test_large_messages_come_out_of_the_store_a_few_at_a_time(
@@ -430,7 +430,7 @@ async def test_what_expires_in_the_store_is_dead_lettered_in_turns(
         await publish(client, 1, 10, ttl="5000")
         await rig.alive.checkpoints.checkpoint()
         assert queues.paging.evict(queues.by_name[JOBS]) == 10
-        rig.alive.queue_pager.sweep_at(rig.alive.environment.now_us())
+        rig.alive.engine.pager.sweep_at(rig.alive.environment.now_us())
         turns: list[int] = []
         expire = queues.redelivery.expire_stored
 
@@ -484,7 +484,7 @@ async def test_nothing_of_the_store_expires_at_a_node_that_may_not_deliver_any_m
         await publish(client, 1, 1, ttl="5000")
         await node.checkpoints.checkpoint()
         assert queues.paging.evict(queues.by_name[JOBS]) == 1
-        node.queue_pager.sweep_at(node.environment.now_us())
+        node.engine.pager.sweep_at(node.environment.now_us())
 
         async def held_meanwhile(call: Any, *arguments: Any) -> Any:
             """Another node may serve the message when the store has answered."""
@@ -541,9 +541,9 @@ async def test_a_look_for_expired_messages_that_went_far_is_followed_by_small_on
         monkeypatch.setattr(queue_pager, "_expired", look)
         rig.alive.broker.queues.owned.has_stored = True
         node = rig.alive
-        node.queue_pager.sweep_at(node.environment.now_us())
+        node.engine.pager.sweep_at(node.environment.now_us())
         await eventually(lambda: len(limits) == 3)
-        node.queue_pager.sweep_at(node.environment.now_us())
+        node.engine.pager.sweep_at(node.environment.now_us())
         await eventually(lambda: len(limits) == 4)
 
     assert limits[:4] == [1000, 4000, 16_000, 1000]

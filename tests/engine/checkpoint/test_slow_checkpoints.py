@@ -41,7 +41,7 @@ async def test_while_a_checkpoint_hangs_there_is_a_condition_and_new_clients_are
         assert "checkpoint" not in codes(rig)
         await eventually(lambda: "checkpoint" in codes(rig))
         assert await rig.alive.environment.run_blocking(lambda: True)
-        assert rig.alive.queue_pager._is_overrun()
+        assert rig.alive.engine.pager._is_overrun()
         for _ in range(2):
             newcomer = await rig.connect()
             await newcomer.send(send("/control/status", "", "status"))

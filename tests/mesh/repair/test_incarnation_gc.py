@@ -119,7 +119,7 @@ async def test_nothing_of_a_forgotten_incarnation_is_taken_again(autojump_clock:
         a = await mesh.start("a")
         await age_until_unknown(mesh, dead)
         assert dead in a.mesh_parts.incarnation_gc.seals.forgotten
-        acceptance = Acceptance(a.origin, frozenset({"a", "b"}), a.replay)
+        acceptance = Acceptance(a.origin, frozenset({"a", "b"}), a.engine.replay)
         acceptance.forgotten = a.mesh_parts.incarnation_gc.seals.forgotten
         have = a.received_vector()
         out = Outcome()

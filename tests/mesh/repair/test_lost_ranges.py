@@ -107,7 +107,7 @@ async def test_what_a_node_has_said_is_gone_counts_when_peers_bring_its_word_bac
 
         for number, writer in enumerate((of_a, of_b), 1):
             record = Record(2, 0, RecordKind.GONE, 0, "", b"", pack_lost(LostRange(lost, 1, number)))
-            a.replay.accept(writer, [record], {}, Outcome())
+            a.engine.replay.accept(writer, [record], {}, Outcome())
 
         assert lost_ranges(a) == {lost: [1]}, "what another node says is about that node"
 

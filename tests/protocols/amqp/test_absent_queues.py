@@ -81,7 +81,7 @@ async def test_a_publish_after_a_declaration_on_another_node_reaches_the_queue(a
     async with AmqpMesh("a", "b").run() as mesh:
         client, other = await with_confirms(mesh, "a"), await mesh.client("b")
         # The record of the declaration takes long: only a question finds it.
-        mesh.nodes["a"].replay.follow(definitions=lambda change: None)
+        mesh.nodes["a"].engine.replay.follow(definitions=lambda change: None)
 
         for number in range(20):
             name = f"queue-{number}"
@@ -100,7 +100,7 @@ async def test_a_mandatory_publish_after_a_binding_on_another_node_is_not_return
         client, other = await with_confirms(mesh, "a"), await mesh.client("b")
         await other.declare("jobs")
         # The record of the binding takes long: only a question finds it.
-        mesh.nodes["a"].replay.follow(definitions=lambda change: None)
+        mesh.nodes["a"].engine.replay.follow(definitions=lambda change: None)
         await other.call(1, commands.Queue.Bind(0, "jobs", "amq.topic", "eu.*"), commands.Queue.BindOk)
         asked = counted(mesh.nodes["a"])
 

@@ -295,7 +295,7 @@ async def test_a_virtual_host_and_its_bindings_can_come_in_one_request(autojump_
 async def test_a_virtual_host_that_another_node_declared_a_moment_ago_is_found(autojump_clock: MockClock) -> None:
     async with AmqpMesh("a", "b").run() as mesh:
         # The record of the change takes long.
-        mesh.nodes["a"].replay.follow(definitions=lambda change: None)
+        mesh.nodes["a"].engine.replay.follow(definitions=lambda change: None)
         await mesh.nodes["b"].definitions.change({Key("vhost", "shop"): {}})
         there = await mesh.client("a", host="shop")
         here = await mesh.client("b", host="shop")

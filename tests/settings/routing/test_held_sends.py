@@ -34,7 +34,7 @@ async def test_a_send_that_waits_for_its_decision_is_copied_to_the_queues_that_a
         await sender.send(send(source, "first", "1"))
         await sender.receipt()
         has_room = trio.Event()
-        monkeypatch.setattr(rig.alive.queue_pager, "slot", has_room.wait)
+        monkeypatch.setattr(rig.alive.engine.pager, "slot", has_room.wait)
         await sender.send(send(source, "held", "2"))
         await wait_all_tasks_blocked()
 

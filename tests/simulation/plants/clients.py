@@ -51,7 +51,7 @@ def dedup_ids_of_peers_ignored() -> Iterator[None]:
 @seeded_bug(Family.CRASHES, "I5", "I2")
 def dedup_ids_lost_at_restart() -> Iterator[None]:
     """Nothing is learned from the journal when a node starts."""
-    with patch("qmq.node.restore.replay_ids", lambda *_: None):
+    with patch("qmq.node.node.replay_ids", lambda *_: None):
         yield
 
 
