@@ -81,7 +81,7 @@ class DeclaredQueues:
         self._parsed: dict[str, DestinationPolicy | None] = {}
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
-        definitions.kinds[KIND] = self
+        definitions.follow(KIND, self)
         self._take(one.key.name for one in definitions.of_kind(KIND))
 
     def follow(self, changed: tuple[Follower, ...], deleted: tuple[Follower, ...], replan: Callable[[], None]) -> None:

@@ -51,6 +51,14 @@ they are about, and no client changes them. A node of an older version keeps the
 Changes = Mapping[Key, Value | None]
 """What is to be defined; None: deleted."""
 
+Fit = Callable[[Changes], None]
+"""A check of all changes of a request together. Raises Refused."""
+
+Kept = Callable[[Changes, str | None], Collection[Key]]
+"""What a request of this user also writes again, as it is: changes at other nodes at once do not change it then, unless
+they are later.
+"""
+
 S = TypeVar("S")
 
 log = logging.getLogger("qmq.definitions")
@@ -67,7 +75,7 @@ class ChangeReport:
 
 
 class LiveDefinitions:
-    """`table` is live. A part of the node that follows a kind adds it to `kinds`.
+    """`table` is live. A part of the node that follows a kind adds it (`follow`).
 
     `knows_latest`: whether no member has later definitions of these keys (`DefinitionSync`).
     """
@@ -92,15 +100,10 @@ class LiveDefinitions:
         self._pending: dict[Key, Definition] = {}
         self._notes_of: Mapping[Key, Changes] = {}
         self.kinds: dict[str, DefinitionKind] = {}
-        self.fits: list[Callable[[Mapping[Key, Value | None]], None]] = []
-        """Checks of all changes of a request together, for kinds that depend on each other. Each raises Refused."""
-        self.kept: list[Callable[[Mapping[Key, Value | None], str | None], Collection[Key]]] = []
-        """What a request of a user also writes again, as it is: changes at other nodes at once do not change it then,
-        unless they are later."""
-        self.needs: dict[str, str] = {}
-        """Kind → the kind that its definitions name: both are marked together."""
-        self.authored: set[str] = set()
-        """Kinds of which each definition has an author."""
+        self.fits: list[Fit] = []
+        self._kept: list[Kept] = []
+        self._needs: dict[str, str] = {}
+        self._authored: set[str] = set()
         self.news: dict[Key, None] = {}
         """Keys that have changed since the last `publish`."""
         self.expect(pending)
@@ -108,6 +111,26 @@ class LiveDefinitions:
         """Changes that a peer has answered with, and whose records have not arrived."""
         self._copies_changed = trio.Event()
         self._written = 0
+
+    def follow(
+        self, name: str, kind: DefinitionKind, *, fits: Fit | None = None, needs: str = "", is_authored: bool = False
+    ) -> None:
+        """Let `kind` check the definitions of the kind of this name, and follow their changes.
+
+        `fits` checks all changes of a request together, for kinds that depend on each other. `needs`: the kind that
+        these definitions name, so that both are marked together. `is_authored`: each of them has an author.
+        """
+        self.kinds[name] = kind
+        if fits is not None:
+            self.fits.append(fits)
+        if needs:
+            self._needs[name] = needs
+        if is_authored:
+            self._authored.add(name)
+
+    def keep(self, kept: Kept) -> None:
+        """Let requests write what `kept` says again."""
+        self._kept.append(kept)
 
     @property
     def is_durable(self) -> bool:
@@ -149,15 +172,15 @@ class LiveDefinitions:
             marked = [kind for kind in {key.kind: None for key in checked} if kind not in expected]
         notes = {**dict(one for key in checked for one in self._notes_of.get(key, {}).items()), **(notes or {})}
         for kind in marked:
-            for mark in (Key(CHANGED, one) for one in (self.needs.get(kind), kind) if one is not None):
+            for mark in (Key(CHANGED, one) for one in (self._needs.get(kind), kind) if one is not None):
                 if mark not in self.table.by_key:
                     self._write(mark, "{}", out)
         same = self._unchanged(checked)
-        kept = [key for keep in self.kept for key in keep(checked, user)]
+        kept = [key for keep in self._kept for key in keep(checked, user)]
         for key, value in checked.items():
             if key not in same or not (is_current and key in unchanged):
                 self._write(key, None if value is None else text_of(key, value), out)
-            if key.kind in self.authored and (value is None or key not in same):
+            if key.kind in self._authored and (value is None or key not in same):
                 self._note_author(key, None if value is None else user, out)
         for key, value in notes.items():
             self._write(key, None if value is None else text_of(key, value), out)

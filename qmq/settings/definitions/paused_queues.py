@@ -48,7 +48,7 @@ class PausedQueues:
         self._definitions = definitions
         for kind in KINDS:
             check = partial(checked_pause, kind)
-            definitions.kinds[kind] = SimpleKind(check, self._changed, names_destinations=True)
+            definitions.follow(kind, SimpleKind(check, self._changed, names_destinations=True))
 
     def of(self, queue: str) -> Pause:
         """What is paused of this queue."""

@@ -38,7 +38,7 @@ class PolicyKind:
         self._parsed: dict[str, tuple[str, DestinationPolicy]] = {}
         self._unfit = ConditionGroup(node, UNFIT)
         self._unreadable: list[str] = []
-        definitions.kinds[KIND] = self
+        definitions.follow(KIND, self)
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         try:

@@ -60,8 +60,7 @@ class SchemaDefinitions:
         # Schema → how many of those name it. A client may declare many queues one by one.
         self._count: Counter[str] = Counter()
         self._missing = ConditionGroup(node, MISSING)
-        definitions.kinds[SCHEMA] = SimpleKind(checked_schema, self._changed)
-        definitions.fits.append(self._check_fit)
+        definitions.follow(SCHEMA, SimpleKind(checked_schema, self._changed), fits=self._check_fit)
         self._read(definitions.values(SCHEMA))
 
     def value_of(self, name: str) -> Value:

@@ -57,11 +57,11 @@ class UserDefinitions:
         self._node = node
         self._definitions = definitions
         self._followers: list[Callable[[], None]] = []
-        kinds = definitions.kinds
-        kinds[USER] = SimpleKind(checked_by(read_user, user_values), self._changed)
-        kinds[PERMISSION] = SimpleKind(checked_by(read_permission, permission_values), self._changed)
-        definitions.fits.append(self._check_fit)
-        definitions.kept.append(self._kept)
+        users = SimpleKind(checked_by(read_user, user_values), self._changed)
+        definitions.follow(USER, users, fits=self._check_fit)
+        permissions = SimpleKind(checked_by(read_permission, permission_values), self._changed)
+        definitions.follow(PERMISSION, permissions)
+        definitions.keep(self._kept)
         self._follow()
 
     def follow(self, *followers: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ class LimitDefinitions:
         self._definitions = definitions
         self._groups_of = groups_of
         self._followers: list[Callable[[], None]] = []
-        definitions.kinds[LIMIT] = SimpleKind(checked_by(read_limit, limit_values), self._changed)
+        definitions.follow(LIMIT, SimpleKind(checked_by(read_limit, limit_values), self._changed))
         self._follow()
 
     def follow(self, *followers: Callable[[], None]) -> None:

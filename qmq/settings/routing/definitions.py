@@ -52,12 +52,11 @@ class RoutingDefinitions:
         self._bindings: dict[str, Binding] = {}
         self._unread: set[str] = set()
         self._unfit = ConditionGroup(node, UNFIT)
-        definitions.kinds[EXCHANGE] = SimpleKind(checked_exchange, partial(self._changed, EXCHANGE))
+        exchanges = SimpleKind(checked_exchange, partial(self._changed, EXCHANGE))
+        definitions.follow(EXCHANGE, exchanges, fits=self._check_fit, is_authored=True)
         changed = partial(self._changed, BINDING)
-        definitions.kinds[BINDING] = SimpleKind(self._checked_binding, changed, names_destinations=True)
-        definitions.needs[BINDING] = EXCHANGE
-        definitions.authored |= {EXCHANGE, BINDING}
-        definitions.fits.append(self._check_fit)
+        bindings = SimpleKind(self._checked_binding, changed, names_destinations=True)
+        definitions.follow(BINDING, bindings, needs=EXCHANGE, is_authored=True)
         self._follow(EXCHANGE, definitions.values(EXCHANGE))
         self._follow(BINDING, definitions.values(BINDING))
 
@@ -201,8 +200,7 @@ class VhostDefinitions:
         self._rules = rules
         self.declared: set[str] = set()
         """All but `/`."""
-        definitions.kinds[VHOST] = SimpleKind(checked_vhost, self._changed)
-        definitions.fits.append(self._check_fit)
+        definitions.follow(VHOST, SimpleKind(checked_vhost, self._changed), fits=self._check_fit)
         self._follow()
 
     def exists(self, name: str) -> bool:
