@@ -55,6 +55,12 @@ class Rules:
         """What these answer has changed: let plans be made again."""
         self.generation += 1
 
+    def bound_clients(self, prefetch_default: int, prefetch_max: int, destination_bytes_max: int) -> None:
+        """Apply these bounds of what clients may request. The caller lets plans be made again."""
+        self.prefetch_default = prefetch_default
+        self.prefetch_max = prefetch_max
+        self.destination_bytes_max = destination_bytes_max
+
     def check_bodies(self, body_check: Callable[[str], BodyCheck | None] | None) -> None:
         """Check bodies so from now on. The caller lets plans be made again."""
         self.body_check = body_check

@@ -10,7 +10,7 @@ from qmq.gateways.rules import Rules
 from qmq.settings.definitions.schemas import SchemaDefinitions
 from qmq.settings.limits.holdings import Holdings
 from qmq.settings.limits.usage import ClientUsages
-from qmq.settings.policies import Policies, bound_clients, broker_limits, follow_rules
+from qmq.settings.policies import Policies, broker_limits, follow_rules
 
 
 class DefinitionEffects:
@@ -54,10 +54,11 @@ class DefinitionEffects:
     def settings_changed(self, settings: NodeSettings) -> None:
         """`settings` apply from now on. The caller lets existing queues follow."""
         self._use(settings)
-        bound_clients(self._rules, settings.limits)
+        limits = settings.limits
+        self._rules.bound_clients(limits.prefetch_default, limits.prefetch_max, limits.destination_bytes_max)
         self._schemas.follow()
         self._rules.replan()
-        self._engine.broker.limit(broker_limits(settings.limits))
+        self._engine.broker.limit(broker_limits(limits))
         self._engine.checkpoints.schedule()
 
     def _follow_rules(self) -> None:

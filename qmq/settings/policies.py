@@ -34,13 +34,6 @@ def wire_limits(limits: LimitSettings) -> Limits:
     return Limits(**{one.name: getattr(limits, one.name) for one in fields(Limits)})
 
 
-def bound_clients(rules: Rules, limits: LimitSettings) -> None:
-    """Apply the bounds of what clients may request. The caller raises the rules' generation."""
-    rules.prefetch_default = limits.prefetch_default
-    rules.prefetch_max = limits.prefetch_max
-    rules.destination_bytes_max = limits.destination_bytes_max
-
-
 async def follow_rules(queues: Queues) -> None:
     """Let the existing queues follow changed settings, without delaying clients."""
     existing = list(queues.by_name.values())
