@@ -4,12 +4,9 @@ A function returns its parts as one frozen group. `qmq.node.parts` calls them, a
 node as a context.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.subscription import Subscription
-from qmq.broker.messages.destination import JOURNAL
 from qmq.config import MeshSettings, NodeSettings, PeersFile
 from qmq.engine.checkpoint.checkpoints import Checkpoints
 from qmq.engine.checkpoint.queue_count import QueueCount
@@ -25,7 +22,6 @@ from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.damage_report import DamageReport
-from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.environment import Environment
 from qmq.gateways.rules import Rules
 from qmq.mesh.host import MeshHost
@@ -50,11 +46,6 @@ from qmq.model.members import Membership
 from qmq.record_codec import Replay
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
-from qmq.sessions.delivery.browsing import Browsing
-from qmq.sessions.delivery.effect_dispatcher import Dispatcher
-from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
-from qmq.sessions.delivery.journal_reads import JournalReads
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.store import Store
 
@@ -101,63 +92,6 @@ def engine_parts(
         recent_settles,
         CommitPath(broker, environment, commits, pager, checkpoints, deadlines, recent_settles),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryParts:
-    """Passes effects to clients and links; see `qmq.sessions.delivery`."""
-
-    fanout_subscribers: FanoutSubscribers
-    receipts: Receipts
-    journal_reads: JournalReads
-    browsing: Browsing
-    dispatcher: Dispatcher
-
-
-def delivery_parts(
-    engine: EngineParts,
-    sessions: dict[int, ClientSession],
-    buffers: SubscriberBuffers,
-    beats: Heartbeats,
-    node: NodeBasics,
-    receipts: Receipts,
-    peer_names: Callable[[], Iterable[str]],
-) -> DeliveryParts:
-    """`peer_names`: the other members now."""
-    broker, store, environment, tail = engine.broker, engine.store, engine.environment, engine.tail
-    limits = node.settings.limits
-    fanout_subscribers = FanoutSubscribers(
-        broker,
-        store,
-        environment,
-        tail,
-        buffers,
-        node,
-        sessions,
-        # Readers put into outboxes beside the passes of the dispatcher.
-        flush=lambda: dispatcher.flush(),
-        buffer_bytes=limits.subscriber_buffer_bytes_default,
-    )
-    journal_reads = JournalReads(broker, store, environment, tail, node, sessions)
-    browsing = Browsing(broker, store, environment, tail, engine.checkpoints, node, sessions, peer_names=peer_names)
-
-    def serve_apart(subscription: Subscription) -> None:
-        (journal_reads if subscription.destination == JOURNAL else browsing).begin(subscription)
-
-    dispatcher: Dispatcher = Dispatcher(
-        broker,
-        sessions,
-        engine.path,
-        fanout_subscribers,
-        receipts,
-        beats,
-        outbox_bytes_max=limits.outbox_bytes_max,
-        body_bytes_max=limits.body_bytes_max,
-        spawn=node.spawn,
-        browse=serve_apart,
-    )
-    engine.path.deliver_to(dispatcher)
-    return DeliveryParts(fanout_subscribers, receipts, journal_reads, browsing, dispatcher)
 
 
 def mesh_of(host: MeshHost, peers: PeersFile | None, settings: NodeSettings, certificates: Certificates) -> Mesh:

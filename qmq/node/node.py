@@ -24,7 +24,6 @@ from qmq.node.parts import NodeParts
 from qmq.protocols import PROTOCOLS
 from qmq.sessions.clients.access import note_openness
 from qmq.sessions.clients.draining import drain_clients, hand_over
-from qmq.sessions.clients.listeners import serve_clients, serve_listener
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
@@ -86,7 +85,7 @@ class Node(NodeParts):
                 nursery.start_soon(self.system.run)
                 nursery.start_soon(self.checkpoints.run)
                 nursery.start_soon(self.engine.pager.run, self.engine.path)
-                nursery.start_soon(self.deadline_timer.run, self.engine.path)
+                nursery.start_soon(self.engine.deadlines.run, self.engine.path)
                 nursery.start_soon(self.mesh_parts.members.run)
                 nursery.start_soon(self.mesh_parts.catch_up.run)
                 nursery.start_soon(self.mesh_parts.fanout_repair.run)
@@ -134,7 +133,7 @@ class Node(NodeParts):
                 ):
                     with suppress(DiskFull):
                         await self.environment.run_blocking(self.store.catalog.set_facts, {UNSEEN: ""})
-                self.commits.stop()
+                self.engine.commits.stop()
                 await self.flushed()
                 nursery.cancel_scope.cancel()
         finally:
@@ -165,7 +164,7 @@ class Node(NodeParts):
                 protocol = self.protocols.of(name)
                 if name not in self.addresses:
                     protocol.served()
-                address, close = await nursery.start(serve_clients, self, listener, protocol)
+                address, close = await nursery.start(self.session_parts.listeners.listen, listener, protocol)
                 self.addresses.setdefault(name, []).append(address)
                 closes.append(close)
         return closes
@@ -179,15 +178,15 @@ class Node(NodeParts):
         except OSError as error:
             self.raise_condition("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
             return []
-        _, close = await nursery.start(serve_listener, self, listener, None, self.protocols.of("stomp"))
+        _, close = await nursery.start(self.session_parts.listeners.serve, listener, None, self.protocols.of("stomp"))
         return [close]
 
     async def _drain(self) -> None:
         """Let clients finish and leave, then send peers the records they are missing; until a second call of `stop`."""
-        self.admission.close()
+        self.login_path.admission.close()
         with self._draining:
-            await drain_clients(self)
+            await drain_clients(self.engine, self.sessions, self.settings.limits.drain_seconds)
             if not self.mesh.is_alone:
-                await hand_over(self, self.mesh)
+                await hand_over(self.broker, self.mesh)
         # Also after a second call of `stop`: a full disk must not keep the node from stopping.
-        self.commits.stop_waiting_for_space()
+        self.engine.commits.stop_waiting_for_space()

@@ -5,7 +5,7 @@ node has each part as an attribute, and what parts need of each other as methods
 them. All of it is one module, because the order in which parts are built is what it decides.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 
 import trio
@@ -16,6 +16,7 @@ from qmq.admin.deletion import note_deletions
 from qmq.admin.facts.node_facts import FactsReader, NodeIdentity
 from qmq.admin.facts.status import peers_of
 from qmq.admin.facts.system import SystemTopics
+from qmq.admin.parts import AdminParts
 from qmq.broker.broker import Broker
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import NodeSettings, PeersFile
@@ -30,32 +31,20 @@ from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.deliveries import MeshDeliveries
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.routing_names import PREFIX
-from qmq.node.assembly import delivery_parts, engine_parts, mesh_of, mesh_parts
+from qmq.node.assembly import engine_parts, mesh_of, mesh_parts
 from qmq.node.peer_requests import table_of
 from qmq.node.protocols import Protocols
 from qmq.node.services import NodeServices
+from qmq.node.session_assembly import session_parts
 from qmq.node.settings_assembly import settings_parts
 from qmq.record_codec import Replay
-from qmq.sessions.bound_queues import BoundQueues
-from qmq.sessions.client_requests import ClientRequests
-from qmq.sessions.clients.access import Access
-from qmq.sessions.clients.admission import Admission
-from qmq.sessions.clients.authentication import login_checks
-from qmq.sessions.clients.login import Logins
 from qmq.sessions.clients.login_path import LoginPath
-from qmq.sessions.clients.memory_budget import MemoryBudget, default_bytes_max
-from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
-from qmq.sessions.clients.traffic import Traffic
-from qmq.sessions.frame_loop import FrameLoops
 from qmq.settings.definitions.file_entries import new_entries
 from qmq.settings.definitions.live import Changes
 from qmq.settings.policies import broker_limits
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
-from qmq.verbs.queues import Delete
-from qmq.wire.stomp import HeadCaches
 
 INCARNATION_BITS = 64
 
@@ -107,8 +96,6 @@ class NodeParts(NodeServices):
         self.flushed = path.flushed
         self.received_vector = path.received_vector
         self.durable_vector = path.durable_vector
-        self.commits = engine.commits
-        self.deadline_timer = engine.deadlines
         self.checkpoints = engine.checkpoints
         self.protocols = Protocols(self)
         self.host = MeshHost(engine, self.membership, self)
@@ -133,7 +120,6 @@ class NodeParts(NodeServices):
         if peers is not None:
             self.engine.path.replicate_to(MeshDeliveries(self.mesh))
         self._build_clients()
-        self._build_delivery()
         self._build_others()
 
     def _build_settings(self, table: RoutingTable, pending: Changes) -> None:
@@ -148,7 +134,7 @@ class NodeParts(NodeServices):
             table,
             pending,
             use=self.use,
-            groups_of=lambda principal: self.access.groups_of(principal),
+            groups_of=lambda principal: self.login_path.access.groups_of(principal),
             late_peers=lambda: self.mesh_parts.reports.late_peers(),
             is_clock_in_doubt=lambda: self.mesh_parts.clock_check.in_doubt,
             drop=lambda queue, covers, check: self.admin.jobs.drop(queue, covers, check),
@@ -160,80 +146,54 @@ class NodeParts(NodeServices):
         self.routing = parts.routing
         self.vhosts = parts.vhosts
         self.schemas = parts.schemas
-        self.usages = parts.usages
         self.rules = parts.rules
         self.queue_watchers = parts.queue_watchers
         self.queue_lifetimes = parts.queue_lifetimes
         self.exclusive_queues = parts.exclusive_queues
-        self.session_ended = parts.exclusive_queues.session_ended
 
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
-        self.caches = HeadCaches()
-        self.admission = Admission(self.limits)
-        checks = login_checks(self, self.settings)
-        parts = self.settings_parts
-        users = parts.users
-        self.logins = Logins(users.users, self.limits, self.environment, checks, parts.user_limits.of)
-        self.access = Access(self, self.settings.authentication, users.users, users.permissions)
-        self.rights_of = self.access.rights_of
-        users.follow(
-            lambda: self.logins.change(users.users, self.limits),
-            lambda: self.access.change(users.users, users.permissions),
-            parts.effects.limits_changed,
-        )
         self.system = SystemTopics(self.engine, partial(peers_of, self.mesh, self.membership))
-        self.audit = self.system.audit
-        self.refusals = Refusals(self.beats, self.audit)
-        self.login_path = LoginPath(
+        parts = self.session_parts = session_parts(
+            self.engine,
+            self.mesh_parts,
+            self.settings_parts,
             self,
-            self.environment,
+            self.sessions,
             self.beats,
-            self.admission,
-            self.logins,
-            self.access,
-            self.refusals,
-            self.audit,
+            self.certificates,
+            self.system.audit,
+            lambda: self.admin,
         )
+        self.login_path: LoginPath = parts.login_path
+        self.loops = parts.loops
+        self.rights_of = parts.login_path.access.rights_of
+        self.refusals = parts.login_path.refusals
+        self.memory_budget = parts.host.budget
         self.addresses: dict[str, list[tuple[str, int]]] = {}
         """Protocol → where its clients are served now."""
         self.started_seconds = trio.current_time()
-        self.memory_budget = MemoryBudget(self, self.limits.memory_bytes_max or default_bytes_max())
-        self.traffic = Traffic()
-        self.buffers = SubscriberBuffers(self.limits.outbox_bytes_max, self.memory_budget.change)
-
-    def _build_delivery(self) -> None:
-        """What delivers."""
-        self.delivery = delivery_parts(
-            self.engine,
-            self.sessions,
-            self.buffers,
-            self.beats,
-            self,
-            self.mesh_parts.receipts,
-            lambda: self.peer_names,
-        )
 
     def _build_others(self) -> None:
         """What operators command, and what follows decisions."""
         identity = NodeIdentity(
             self.settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds
         )
-        parts = self.settings_parts
-        self.admin = admin_parts(
+        parts, clients, host = self.settings_parts, self.session_parts, self.session_parts.host
+        self.admin: AdminParts = admin_parts(
             self,
             self.engine,
             self.mesh,
             self.mesh_parts,
             self.peer_rpc,
-            FactsReader(identity, self.engine, self.sessions, self.traffic, self.memory_budget, self.buffers),
+            FactsReader(identity, self.engine, self.sessions, host.traffic, host.budget, clients.buffers),
             self.conditions,
             self.system,
             self.beats,
-            self.access,
+            clients.login_path.access,
             self.sessions,
-            self.delivery.fanout_subscribers,
-            self.delivery.journal_reads,
+            clients.fanout_subscribers,
+            clients.journal_reads,
             parts.definitions,
             parts.declared_queues,
             parts.paused_queues,
@@ -245,16 +205,6 @@ class NodeParts(NodeServices):
         self.queue_catalog = self.admin.catalog
         self.facts_reader = self.admin.facts
         self.console = self.admin.console
-        bound_queues = BoundQueues(
-            self.definitions,
-            self.declared_queues,
-            self.queue_lifetimes,
-            lambda queue, user: self.admin.deletion.queue(queue, Delete(force=True), user),
-        )
-        verbs, lists = self.admin.verbs, self.admin.lists
-        requests = ClientRequests(self.engine, verbs.respond, verbs.do, lists.queue_row, bound_queues)
-        query = self.mesh_parts.dedup_query
-        self.loops = FrameLoops(self.engine, self.rules, self.usages, self.refusals, query, requests)
         self._follow_decisions()
 
     def _follow_decisions(self) -> None:
@@ -272,9 +222,6 @@ class NodeParts(NodeServices):
             durable=(self.definitions.copies_changed, self.definition_sync.peer_reported),
             members=(self.exclusive_queues.members_changed,),
         )
-
-    def after_delivery(self, session: int, do: Callable[[], None]) -> None:
-        self.delivery.dispatcher.selecting.after_delivery(session, do)
 
     # What parts need of the node
 

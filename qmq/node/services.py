@@ -11,7 +11,6 @@ from qmq.admin.facts.conditions import Conditions
 from qmq.admin.facts.system import SystemTopics
 from qmq.config import NodeSettings
 from qmq.environment import Environment
-from qmq.settings.policies import wire_limits
 
 
 class NodeServices:
@@ -23,7 +22,6 @@ class NodeServices:
         self.environment = environment
         self.use(settings)
         self.conditions = Conditions()
-        self._session_ids = 0
         self._nursery: trio.Nursery | None = None
         self._stop = trio.Event()
         self._draining = trio.CancelScope()
@@ -38,7 +36,6 @@ class NodeServices:
         """Let `settings` apply from now on."""
         self.settings = settings
         self.limits = settings.limits
-        self.wire_limits = wire_limits(settings.limits)
 
     def stop(self) -> None:
         """Begin an orderly stop; `run` returns when it is done. After a second call no client is waited for."""
@@ -54,10 +51,6 @@ class NodeServices:
         """Run `task` until it ends or the node does."""
         assert self._nursery is not None
         self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
-
-    def new_session_id(self) -> int:
-        self._session_ids += 1
-        return self._session_ids
 
     def raise_condition(self, code: str, message: str) -> None:
         if self.conditions.raise_condition(code, message, self.environment.now_us()):

@@ -73,13 +73,13 @@ class ClientRequests:
     ) -> ControlResponse | Refused:
         """The response to a control request of the client, a SEND with these headers and body; or why there is none."""
         destination = headers["destination"]
-        session.waits_for_change = destination.startswith(DEFINITIONS)
+        session.own_change.is_due = destination.startswith(DEFINITIONS)
         try:
             verb, _ = verb_of(destination)
             asked = self._respond(session.id, session.principal, session.peer_address, headers, body)
             return await _in_time(session, asked, is_job=verb is not None and verb.is_job)
         finally:
-            session.waits_for_change = False
+            session.own_change.is_due = False
 
     async def ask(
         self,
@@ -98,7 +98,7 @@ class ClientRequests:
         self, session: ClientSession, gateway: StompGateway, request: Frame, bound: BoundQueue
     ) -> Refused | None:
         """Declare the queue that a SUBSCRIBE needs, or delete that of an UNSUBSCRIBE; why not, if that is refused."""
-        session.waits_for_change = True
+        session.own_change.is_due = True
         try:
             if request.head.command == "SUBSCRIBE":
                 await self._declare(session, bound)
@@ -109,7 +109,7 @@ class ClientRequests:
         except Refused as refused:
             return refused
         finally:
-            session.waits_for_change = False
+            session.own_change.is_due = False
         return None
 
     async def _declare(self, session: ClientSession, bound: BoundQueue) -> None:

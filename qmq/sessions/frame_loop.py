@@ -7,6 +7,7 @@ names, answers, and continues with the frames that are left.
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -36,39 +37,23 @@ class FrameLoop:
     """`obey` is called with the frames of one read after the other."""
 
     __slots__ = (
-        "_broker",
         "_connection",
-        "_dedup_query",
         "_environment",
         "_gateway",
         "_is_costly",
         "_is_portion",
         "_path",
-        "_refusals",
-        "_requests",
         "_session",
-        "_usages",
+        "_shared",
         "sent",
     )
 
     def __init__(
-        self,
-        engine: EngineParts,
-        usages: ClientUsages,
-        refusals: Refusals,
-        dedup_query: DedupQuery,
-        requests: ClientRequests,
-        session: ClientSession,
-        gateway: StompGateway,
-        connection: Connection | None,
+        self, shared: "FrameLoops", session: ClientSession, gateway: StompGateway, connection: Connection | None
     ) -> None:
-        self._broker = engine.broker
-        self._environment = engine.environment
-        self._path = engine.path
-        self._usages = usages
-        self._refusals = refusals
-        self._dedup_query = dedup_query
-        self._requests = requests
+        self._shared = shared
+        self._environment = shared.engine.environment
+        self._path = shared.engine.path
         self._session = session
         self._gateway = gateway
         self._connection = connection
@@ -90,7 +75,7 @@ class FrameLoop:
         paused = self._decide(frames)
         if paused is None:
             return
-        session, gateway, requests = self._session, self._gateway, self._requests
+        session, gateway, requests = self._session, self._gateway, self._shared.requests
         # Peers that ask about the ids of a query get the response when all of it is decided.
         async with AsyncExitStack() as query:
             while paused is not None:
@@ -119,15 +104,14 @@ class FrameLoop:
                     response = await requests.find_beginning(gateway, *paused.start)
                 elif paused.keys:
                     await query.aclose()
-                    elsewhere = await query.enter_async_context(self._dedup_query.of(paused.keys))
+                    elsewhere = await query.enter_async_context(self._shared.dedup_query.of(paused.keys))
                     gateway.repeats.answered(paused.keys, elsewhere)
                 await self._path.slot(session.id, asks=response is not None and only_requests(paused.frames))
                 session.waits_for_slot = False
                 if session.ending or session.finishing:
                     return
                 left = self._answer(paused, response)
-                if session.leaves_with is not None:
-                    session.end_in_order(session.leaves_with)
+                session.leave_if_dismissed()
                 if session.ending:
                     return
                 paused = self._decide(left)
@@ -143,7 +127,7 @@ class FrameLoop:
         is_last = False
         while not is_last:
             session.waits_for_slot = True
-            count = await self._usages.portion(session.allowance, frames, session.bytes_in)
+            count = await self._shared.usages.portion(session.allowance, frames, session.bytes_in)
             await self._path.slot(session.id, asks=only_requests(frames[:count]))
             session.waits_for_slot = False
             if session.ending or session.finishing:
@@ -157,7 +141,7 @@ class FrameLoop:
 
     async def control(self, headers: Mapping[str, str], body: bytes) -> ControlResponse | Refused:
         """The response to a control request of the client, a SEND with these headers and body; or why there is none."""
-        return await self._requests.control(self._session, headers, body)
+        return await self._shared.requests.control(self._session, headers, body)
 
     def _answer(self, paused: Paused, response: ControlResponse | Refused | None) -> list[Command]:
         """Submit the answers to the first of the frames that are left; returns the frames that are still to be decided.
@@ -218,7 +202,7 @@ class FrameLoop:
         denied = self._gateway.denied
         if denied is not None:
             self._gateway.denied = None
-            self._refusals.note(session.peer_address, denied, session.user, is_user=session.user is not None)
+            self._shared.refusals.note(session.peer_address, denied, session.user, is_user=session.user is not None)
         if not out.ending:
             path.submit(out)
             return
@@ -227,28 +211,22 @@ class FrameLoop:
         end.frames, end.ending = out.frames, True
         out.frames, out.ending = [], False
         path.submit(out)
-        self._broker.close_session(session.id, end, Back.LEFT if self._gateway.has_left else Back.RELEASED)
+        self._shared.engine.broker.close_session(
+            session.id, end, Back.LEFT if self._gateway.has_left else Back.RELEASED
+        )
         path.submit(end)
 
 
+@dataclass(frozen=True, slots=True)
 class FrameLoops:
     """Makes the loop of each client of a node, and the gateway that decides for it."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        rules: Rules,
-        usages: ClientUsages,
-        refusals: Refusals,
-        dedup_query: DedupQuery,
-        requests: ClientRequests,
-    ) -> None:
-        self._engine = engine
-        self._rules = rules
-        self._usages = usages
-        self._refusals = refusals
-        self._dedup_query = dedup_query
-        self.requests = requests
+    engine: EngineParts
+    rules: Rules
+    usages: ClientUsages
+    refusals: Refusals
+    dedup_query: DedupQuery
+    requests: ClientRequests
 
     def gateway_of(
         self,
@@ -261,15 +239,14 @@ class FrameLoops:
         **more: Any,
     ) -> StompGateway:
         """What decides for a client of any protocol: calls of others become frames of STOMP. `more` is for it."""
-        broker, rules, user = self._engine.broker, self._rules, session.user
+        broker, rules, user = self.engine.broker, self.rules, session.user
         return StompGateway(
             session.id, broker, rules, version, keep_open, rights=rights, user=user, encoder=encoder, **more
         )
 
     def begin(self, session: ClientSession, gateway: StompGateway, connection: Connection | None = None) -> FrameLoop:
         """`connection`: where the frames come from, and perhaps behind them what breaks the protocol."""
-        usages, refusals, query, requests = self._usages, self._refusals, self._dedup_query, self.requests
-        return FrameLoop(self._engine, usages, refusals, query, requests, session, gateway, connection)
+        return FrameLoop(self, session, gateway, connection)
 
 
 def only_requests(frames: Sequence[Command]) -> bool:

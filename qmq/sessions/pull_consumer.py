@@ -11,21 +11,20 @@ message is in flight that no client has. A message of another node comes in the 
 A session takes once at a time; what it has taken may be settled meanwhile.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.totals import Totals
-from qmq.engine.deadline_timer import DeadlineTimer
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.waker import Waker
-from qmq.environment import Environment
+from qmq.replication.mesh import Mesh
 
 EMPTY_SECONDS: Final = 0.1
 """What a take that may not wait gives messages that are on disk, on another node, or not durable yet."""
@@ -43,21 +42,13 @@ Begin = Callable[[], Awaitable[Subscription | None]]
 class PullConsumer:
     """What one session takes. Its encoder passes deliveries of these subscriptions to `delivered`."""
 
-    def __init__(
-        self,
-        session: int,
-        broker: Broker,
-        environment: Environment,
-        submit: Callable[[Outcome], object],
-        deadline_timer: DeadlineTimer,
-        linked_peers: Callable[[], Collection[str]],
-    ) -> None:
+    def __init__(self, engine: EngineParts, links: Mesh, session: int) -> None:
         self._session = session
-        self._broker = broker
-        self._environment = environment
-        self._submit = submit
-        self._deadline_timer = deadline_timer
-        self._linked_peers = linked_peers
+        self._broker = engine.broker
+        self._environment = engine.environment
+        self._path = engine.path
+        self._deadlines = engine.deadlines
+        self._links = links
         self._came: list[Delivery] = []
         """What is durable and not given to the caller yet."""
         self._changed = Waker()
@@ -142,11 +133,11 @@ class PullConsumer:
     def _grant(self, subscription: Subscription, count: int) -> None:
         out = Outcome(self._session, self._environment.now_us())
         self._broker.queues.grant(subscription, count, out)
-        self._submit(out)
+        self._path.submit(out)
 
     def _may_come(self, granted: Iterable[Subscription], count: int) -> bool:
         """Whether messages may come that are not in line here."""
-        if self._linked_peers():
+        if self._links.followers():
             return True
         for subscription in granted:
             queue = self._broker.queues.by_name.get(subscription.destination)
@@ -194,12 +185,12 @@ class PullConsumer:
         if deliveries:
             out = Outcome(self._session, self._environment.now_us())
             self._broker.queues.redelivery.give_back(deliveries, Back.UNSEEN, out)
-            self._submit(out)
+            self._path.submit(out)
 
     def extend(self, delivery: Delivery) -> None:
         """The ack timeout of a message begins again."""
         self._broker.queues.extend(delivery, self._environment.now_us())
-        self._deadline_timer.decided()
+        self._deadlines.decided()
 
     # The end of subscriptions
 
@@ -210,7 +201,7 @@ class PullConsumer:
         out = Outcome(self._session, self._environment.now_us())
         # First: what is given back may go to any consumer.
         self._broker.queues.cease(subscription, out)
-        self._submit(out)
+        self._path.submit(out)
         self._give_back([one for one in subscription.in_flight.values() if not one.sent])
         self._released[subscription.id] = subscription
         self.reap()
@@ -221,7 +212,7 @@ class PullConsumer:
         out = Outcome(self._session, self._environment.now_us())
         subscription.since_us = 0
         self._broker.queues.subscribe(subscription, out)
-        self._submit(out)
+        self._path.submit(out)
 
     def reap(self) -> None:
         """End those that were released and of which nothing is in flight any more."""
@@ -231,23 +222,16 @@ class PullConsumer:
             if not subscription.closed:
                 out = Outcome(self._session, self._environment.now_us())
                 self._broker.subscriptions.unsubscribe(self._session, subscription.id, out)
-                self._submit(out)
+                self._path.submit(out)
 
 
 PullOf = Callable[[int], PullConsumer]
 """Makes that of a session."""
 
 
-def pull_consumers(node: Any) -> PullOf:
+def pull_consumers(engine: EngineParts, links: Mesh) -> PullOf:
     """Of the sessions of a node."""
-    return partial(
-        PullConsumer,
-        broker=node.broker,
-        environment=node.environment,
-        submit=node.submit,
-        deadline_timer=node.deadline_timer,
-        linked_peers=node.linked_peers,
-    )
+    return partial(PullConsumer, engine, links)
 
 
 def _unsent(subscription: Subscription) -> list[Delivery]:

@@ -302,7 +302,7 @@ async def test_a_silent_connection_is_closed_after_the_login_time(autojump_clock
 
         assert error.head.headers["error-code"] == "login-timeout"
         assert 2.9 <= trio.current_time() - began < 5.0
-        await eventually(lambda: rig.alive.admission.pending == 0)
+        await eventually(lambda: rig.alive.login_path.admission.pending == 0)
 
 
 async def test_users_log_in_with_their_passcode_and_no_other_does(autojump_clock: MockClock) -> None:
@@ -370,7 +370,7 @@ async def test_beats_go_on_while_a_fast_sender_waits_for_the_disk(autojump_clock
         await client.send(*[send("/queue/q", "x" * 500, f"r{n}") for n in range(500)])
         for n in range(500):
             assert await client.receipt() == f"r{n}"
-        assert rig.alive.commits.pending_bytes == 0
+        assert rig.alive.engine.commits.pending_bytes == 0
 
 
 async def test_a_full_disk_refuses_new_messages_while_queues_drain(autojump_clock: MockClock) -> None:

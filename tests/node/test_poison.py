@@ -109,7 +109,7 @@ async def test_a_consumer_that_dies_of_the_message_counts_also_when_the_owner_di
             client = await consumer(rig, "a")
             seen.append(await given(client))
             client.pipe.close()
-            await eventually(lambda: rig.nodes["a"].commits.pending_bytes == 0 and not rig.nodes["a"].sessions)
+            await eventually(lambda: rig.nodes["a"].engine.commits.pending_bytes == 0 and not rig.nodes["a"].sessions)
             await rig.kill("a")
             await rig.start("a")
 

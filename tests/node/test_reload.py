@@ -200,14 +200,14 @@ async def test_a_user_removed_while_the_password_is_checked_does_not_come_in(
 ) -> None:
     async with Rig(users=(ANN,)).run() as rig:
         checking, go_on = trio.Event(), trio.Event()
-        right = rig.alive.logins._is_right
+        right = rig.alive.login_path.logins._is_right
 
         async def slowly(*about: Any) -> bool:
             checking.set()
             await go_on.wait()
             return await right(*about)
 
-        monkeypatch.setattr(rig.alive.logins, "_is_right", slowly)
+        monkeypatch.setattr(rig.alive.login_path.logins, "_is_right", slowly)
         ann = await rig.dial()
         await ann.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
         await checking.wait()
@@ -346,13 +346,12 @@ def parts(node: Node) -> dict[str, object]:
     }
     return {
         "limits": node.limits,
-        "wire": node.wire_limits,
         "broker": slots(broker),
         "replies": slots(broker.replies),
         "retained": slots(broker.retained),
         "rules": {**slots(rules), "prefetch_default": rules.prefetch_default},
-        "logins": node.logins._limits,
-        "door": node.admission._limits,
+        "logins": node.login_path.logins._limits,
+        "door": node.login_path.admission._limits,
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -25,14 +26,11 @@ class Taker:
         self.is_slow = is_slow
         self.pending: list[list[Delivery]] = []
         self.peers: list[str] = []
-        self.pull = PullConsumer(
-            self.client.id,
-            self.node.broker,
-            self,  # type: ignore[arg-type]
-            self.submit,
-            self,  # type: ignore[arg-type]
-            lambda: self.peers,
-        )
+        engine = SimpleNamespace(broker=self.node.broker, environment=self, path=self, deadlines=self)
+        self.pull = PullConsumer(engine, self, self.client.id)  # type: ignore[arg-type]
+
+    def followers(self) -> list[str]:
+        return self.peers
 
     def now_us(self) -> int:
         return self.node.now_us

@@ -262,8 +262,7 @@ class AmqpDialogue(ClientDialogue):
         session.waits_for_slot = True
         facts = await self._parts.loops.requests.ask(session, options, about, value, said)
         session.waits_for_slot = False
-        if session.leaves_with is not None:
-            session.end_in_order(session.leaves_with)
+        session.leave_if_dismissed()
         if isinstance(facts, Refused):
             raise facts
         return facts
@@ -300,7 +299,7 @@ def protocol(node: Any) -> ClientProtocol:
     its, table, row_of = node.settings_parts, node.settings_parts.routing.table, node.admin.lists.queue_row
     declared = its.declared_queues
     lookup = Lookup(node.broker, declared, table, its.vhosts, its.sync, row_of, its.policies.of)
-    shared = node.engine, lookup, SharedContents(), pull_consumers(node)
+    shared = node.engine, lookup, SharedContents(), pull_consumers(node.engine, node.mesh)
     sessions = node.login_path, node.loops, node.refusals, node.beats, node.memory_budget
     settings = its.definitions, declared, its.exclusive_queues, its.queue_lifetimes, its.queue_watchers
     parts = AmqpParts(*shared, *sessions, *settings, node.spawn, node.limits.body_bytes_max)

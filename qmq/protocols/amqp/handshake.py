@@ -183,9 +183,9 @@ class Handshake(ClientLogin):
             raise AmqpRefusal(
                 ReplyCode.NOT_ALLOWED, f"there is no virtual host {method.virtual_host!r}: declare it first"
             )
-        self._path.check_admitted(self._session)
+        self._path.access.check_admitted(self._session)
         self.is_done = True
-        self._path.decided(self._login)
+        self._path.admission.decided(self._login)
         self._dialogue.begin(Vhost(name, vhost_prefix(name)))
         self._send(commands.Connection.OpenOk())
         self._token.begin()

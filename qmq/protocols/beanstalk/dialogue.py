@@ -84,14 +84,14 @@ class BeanstalkDialogue(ClientDialogue):
         path, session = self._path, self._session
         self._login.is_silent = False
         try:
-            path.check_open()
+            path.admission.check_open()
             self._log_in()
         except Refused as refused:
             path.refused(self._pipe.peer_address, refused)
             self._put(refusal_reply(refused))
             session.finish()
             return
-        path.decided(self._login)
+        path.admission.decided(self._login)
         session.begin()
         rights = path.rights_of(session)
         self._commands = self._commands_of(
@@ -107,9 +107,7 @@ class BeanstalkDialogue(ClientDialogue):
             return
         if not logins.is_user(user):
             raise Refused("login-failed", f"The user {user} of this listener does not exist.")
-        grant = logins.admit_again(Grant(Principal(user), USERS, proof=logins.proof_of(user)))
-        session.principal, session.authenticator, session.user = grant.principal, USERS, user
-        session.proof = grant.proof
+        session.grant = logins.admit_again(Grant(Principal(user), USERS, proof=logins.proof_of(user)))
         self._path.audit(session)
 
     # Commands
@@ -166,7 +164,7 @@ class BeanstalkDialogue(ClientDialogue):
         self._reader.forget()
 
     def finish(self) -> None:
-        self._path.decided(self._login)
+        self._path.admission.decided(self._login)
         self._sent.wake()
         if self._commands is not None:
             self._commands.finish()
@@ -194,5 +192,11 @@ def protocol(node: Any) -> ClientProtocol:
     statistics = JobStatistics(part, engine, rpc, node.queue_catalog, identity, node)
     tubes_max = node.settings.limits.subscriptions_max
     parts = BeanstalkParts(part, statistics, engine, node.loops, node.rules, node.refusals, tubes_max)
-    begin = partial(BeanstalkDialogue, node, node.login_path, partial(BeanstalkCommands, parts), pull_consumers(node))
+    begin = partial(
+        BeanstalkDialogue,
+        node,
+        node.login_path,
+        partial(BeanstalkCommands, parts),
+        pull_consumers(node.engine, node.mesh),
+    )
     return ClientProtocol("beanstalk", begin, refusal_reply, part, statistics.calls())

@@ -6,33 +6,21 @@ is durable. Other calls ask a part of the node.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final
 
 import trio
 
-from qmq.access.rights import Rights
-from qmq.access.rules import Principal
-from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
-from qmq.admin.control import LIST, STATUS, ControlRequest, together
-from qmq.config import LimitSettings
+from qmq.admin.console.requests import OVERVIEW
+from qmq.admin.control import LIST, STATUS
 from qmq.engine.parts import EngineParts
-from qmq.engine.runtime.contexts import Committing, Engine
-from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.paused import Command
-from qmq.mesh.peers.calls import Facts
-from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.http.client import WebClient
 from qmq.protocols.http.codec import HttpConnection, HttpRequest
 from qmq.protocols.http.gateway.avro import AVRO, check_writer, container
 from qmq.protocols.http.gateway.control import control_of
 from qmq.protocols.http.gateway.events import HEARTBEAT, EventEncoder, subscribe_of
-from qmq.protocols.http.gateway.management import (
-    QUEUES_MAX,
-    management_call,
-    management_response,
-    management_status,
-)
+from qmq.protocols.http.gateway.management import management_call
 from qmq.protocols.http.gateway.pulls import acks_of, receive_of
 from qmq.protocols.http.gateway.responses import JSON
 from qmq.protocols.http.gateway.routes import Call, Route
@@ -43,10 +31,8 @@ from qmq.protocols.http.part import WebPart
 from qmq.protocols.http.stomp.long_poll import Asking
 from qmq.protocols.http.stomp.websocket_pipe import WebSocketPipe
 from qmq.protocols.http.websocket import WebSocketFrames, WebSocketLimits, accept
-from qmq.sessions.clients.login_path import LoginPath
+from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.refusals import Refusals
-from qmq.sessions.frame_loop import FrameLoops
-from qmq.settings.routing.definitions import VhostDefinitions
 from qmq.verbs.table import needs_of
 from qmq.wire.stomp import Frame, Head, Limits
 
@@ -68,27 +54,15 @@ SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Of WebSockets, as clients of STOMP offer them. The version is that of CONNECT, whatever was offered."""
 
 
-class CallContext(Engine, Committing, Protocol):
-    engine: EngineParts
-    login_path: LoginPath
-    loops: FrameLoops
-    beats: Heartbeats
-    limits: LimitSettings
-    refusals: Refusals
-    console: ConsoleRequests
-    peer_rpc: PeerRpc
-    vhosts: VhostDefinitions
-    wire_limits: Limits
-
-    def rights_of(self, principal: Principal | None) -> Rights: ...
-
-
 class WebCalls:
     """The calls of one connection, one at a time."""
 
     def __init__(
         self,
-        context: CallContext,
+        engine: EngineParts,
+        limits: Limits,
+        access: Access,
+        refusals: Refusals,
         part: WebPart,
         client: WebClient,
         http: HttpConnection,
@@ -97,7 +71,10 @@ class WebCalls:
     ) -> None:
         """`on_events` is called when the response has become a stream of events, `hold` with the bytes of memory that a
         request takes until it is answered, besides its body."""
-        self._context = context
+        self._engine = engine
+        self._limits = limits
+        self._access = access
+        self._refusals = refusals
         self._part = part
         self._client = client
         self._session = client.session
@@ -137,17 +114,16 @@ class WebCalls:
         self.put(self._encoder.respond(page.status, page.facts, headers=page.headers, body=page.body))
 
     async def _send(self, request: HttpRequest, destination: str) -> None:
-        context = self._context
         known = self._http.known
         head = self._head[1] if self._head is not None and self._head[0] is known else None
-        of = (request, destination, context.wire_limits, head)
+        of = (request, destination, self._limits, head)
         if not is_batch(request):
             commands: list[Command] = [single_of(*of)]
         else:
             self._check_send(destination)
             if len(request.body) > THREAD_BYTES or AVRO in request.headers.get("content-type", "").lower():
                 async with self._part.parsing:
-                    commands = await context.environment.run_blocking(sends_of, *of)
+                    commands = await self._engine.environment.run_blocking(sends_of, *of)
             else:
                 commands = sends_of(*of)
             self._hold(held_bytes(commands))
@@ -158,16 +134,16 @@ class WebCalls:
 
     def _check_send(self, destination: str) -> None:
         """Ask for the right before a body is parsed. Raises Refused."""
-        context, session = self._context, self._session
+        session = self._session
         try:
-            context.rights_of(session.principal).check_send(destination)
+            self._access.rights_of(session.principal).check_send(destination)
         except Refused as refused:
-            context.broker.totals.refused(destination)
-            context.refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
+            self._engine.broker.totals.refused(destination)
+            self._refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
             raise
 
     async def _stream(self, request: HttpRequest, destination: str) -> None:
-        frame, vector = subscribe_of(request, destination, self._context.received_vector())
+        frame, vector = subscribe_of(request, destination, self._engine.path.received_vector())
         encoder = EventEncoder(self._http, self._encoder, self._part.event_data, vector)
         gateway = self._client.gateway
         assert gateway is not None
@@ -190,8 +166,7 @@ class WebCalls:
         if not session.finishing:
             body = response.body or b"{}"
             self.put(self._encoder.respond(200, headers=[JSON], body=body))
-        if session.leaves_with is not None:
-            session.end_in_order(session.leaves_with)
+        session.leave_if_dismissed()
 
     async def _console(self, request: HttpRequest, call: str) -> None:
         """Log a browser in or out, or begin its stream of events."""
@@ -206,7 +181,7 @@ class WebCalls:
         if call == "logout":
             facts, headers = console.log_out(request)
         else:
-            facts, headers = console.log_in(request, session, self._client.cookie, self._client.expires_us)
+            facts, headers = console.log_in(request, session, self._client.cookie)
         self.put(self._encoder.respond(200, facts, headers=headers))
 
     async def _receive(self, request: HttpRequest, queue: str) -> None:
@@ -242,27 +217,17 @@ class WebCalls:
         await self._part.long_poll.serve(request, path, asking)
 
     async def _metrics(self, request: HttpRequest, _: str) -> None:
-        self._context.rights_of(self._session.principal).check_needs(needs_of(STATUS))
-        page = await self._part.metrics()
+        self._access.rights_of(self._session.principal).check_needs(needs_of(STATUS))
+        page = await self._part.metrics.read()
         self._respond(PageResponse(headers=[("content-type", CONTENT_TYPE)], body=page))
 
     async def _management(self, request: HttpRequest, _: str) -> None:
-        call, context = management_call(request.path[1:]), self._context
-        node, vhosts = context.broker.origin.node, context.vhosts.declared
-        context.rights_of(self._session.principal).check_needs(
-            needs_of(f"{LIST}{call.about}" if call.about else OVERVIEW)
-        )
-        rows: list[Any] = []
-        facts: Facts = {} if call.about else await context.console.overview()
-        after: str | None = "" if call.about else None
-        while after is not None and not self._session.finishing and len(rows) < QUEUES_MAX:
-            asked = ControlRequest(LIST, call.about, after, call.limit)
-            facts = together(asked, list((await context.peer_rpc.ask_all(asked)).by_node.values()))
-            rows += call.rows_of(facts, vhosts)
-            after = facts.get("next") if call.what == "queues" else None
+        call = management_call(request.path[1:])
+        asked = f"{LIST}{call.about}" if call.about else OVERVIEW
+        self._access.rights_of(self._session.principal).check_needs(needs_of(asked))
+        page = await self._part.management.page(call, lambda: self._session.finishing)
         if not self._session.finishing:
-            response = management_response(call, facts, rows, node, vhosts)
-            self._respond(PageResponse(management_status(call, response), response))
+            self._respond(page)
 
     async def _upgrade(self, request: HttpRequest) -> WebSocketPipe:
         """The connection becomes a WebSocket."""
@@ -277,7 +242,7 @@ class WebCalls:
 
     async def _decide(self, frames: list[Command]) -> None:
         """Decide the frames of a request, and wait until it is answered."""
-        context, session, gateway, loop = self._context, self._session, self._client.gateway, self._client.frames
+        session, gateway, loop = self._session, self._client.gateway, self._client.frames
         assert gateway is not None and loop is not None
         gateway.has_refused = False
         loop.sent = self._encoder.sent
@@ -287,9 +252,7 @@ class WebCalls:
             if at:
                 # What is decided so far is held by the transaction of the batch.
                 await trio.lowlevel.checkpoint()
-            session.waits_for_slot = True
-            await context.slot(session.id)
-            session.waits_for_slot = False
+            await loop.slot()
             if session.ending or session.finishing:
                 return
             try:
@@ -297,7 +260,7 @@ class WebCalls:
             except ProtocolError:
                 # JSON has texts that no header can have. The next batch must find no open transaction.
                 with suppress(Refused):
-                    context.broker.transactions.abort(session.id, TRANSACTION)
+                    self._engine.broker.transactions.abort(session.id, TRANSACTION)
                 raise
             if gateway.has_refused:
                 break

@@ -81,7 +81,7 @@ class WebClient:
         if self.gateway is not None and (said, cookie) == (self._said, self.cookie) and not self.is_expired:
             return True
         self.login.is_silent = False
-        path.check_open()
+        path.admission.check_open()
         self._checking = trio.CancelScope()
         grant: Grant | None = None
         try:
@@ -110,18 +110,14 @@ class WebClient:
         if not is_first and session.allowance.is_limited:
             session.allowance.skip(bytes_before)
         self._engine.broker.sessions[session.id].transaction_frames_max = MESSAGES_MAX
-        path.decided(self.login)
+        path.admission.decided(self.login)
         if cookie is None:
             path.audit(session)
         return True
 
     def _become(self, grant: Grant | None) -> None:
         session, loops = self.session, self._loops
-        principal = None if grant is None else grant.principal
-        session.principal = principal
-        session.user = None if principal is None else principal.name
-        session.authenticator = "" if grant is None else grant.authenticator
-        session.proof = None if grant is None else grant.proof
+        session.grant = grant
         self.expires_us = 0 if grant is None else grant.expires_us or 0
         self.gateway = loops.gateway_of(session, self.encoder, self._path.rights_of(session), is_atomic=True)
         self.frames = loops.begin(session, self.gateway)
@@ -134,7 +130,7 @@ class WebClient:
         self.leave_pull()
         self.session.close_client()
         self._path.logins.leave(self.session.user)
-        self.session.principal = self.session.user = None
+        self.session.grant = None
         self.gateway = self.frames = None
 
     async def pull(self) -> PullSession:

@@ -1,13 +1,12 @@
 """The console on the web port: its files, logins of browsers by cookie, and the stream that feeds its tabs."""
 
-from typing import Any, Protocol
+from typing import Any
 
 from qmq.admin.console.feed import OverviewFeed
 from qmq.admin.console.files import INDEX, SECURITY, contents
 from qmq.admin.console.logins import CSRF_HEADER, BrowserLogin, BrowserLogins, check_csrf
-from qmq.admin.console.requests import OVERVIEW, ConsoleRequests
+from qmq.admin.console.requests import OVERVIEW
 from qmq.auth.credentials import Grant
-from qmq.engine.runtime.contexts import Tasks
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.encoder import Lines
@@ -22,22 +21,16 @@ Answer = tuple[dict[str, Any], Lines]
 """Facts for JSON, and headers."""
 
 
-class WebConsoleContext(Tasks, Protocol):
-    environment: Environment
-    logins: Logins
-    console: ConsoleRequests
-    sessions: dict[int, ClientSession]
-    access: Access
-
-
 class WebConsole:
     """Of one node, for all its browsers."""
 
-    def __init__(self, context: WebConsoleContext, node: str) -> None:
-        self._context = context
+    def __init__(self, node: str, environment: Environment, logins: Logins, access: Access, feed: OverviewFeed) -> None:
         self._node = node
-        self._logins = BrowserLogins(context.logins, node)
-        self._feed = OverviewFeed(context, context.console, context.sessions, context.access)
+        self._environment = environment
+        self._of_users = logins
+        self._access = access
+        self._logins = BrowserLogins(logins, node)
+        self._feed = feed
 
     def cookie_of(self, request: HttpRequest) -> str | None:
         """The token of a login that is open, in the cookie of the request. Raises Refused.
@@ -57,7 +50,7 @@ class WebConsole:
         return token
 
     def _find(self, token: str) -> BrowserLogin | None:
-        return self._logins.find(token, self._context.environment.now_us())
+        return self._logins.find(token, self._environment.now_us())
 
     def is_open(self, token: str) -> bool:
         """Whether the login of this token has not ended."""
@@ -67,9 +60,9 @@ class WebConsole:
         """The login behind a token, counted as one more connection of its user, or `instead_of` one (`Logins.check`);
         None without a token. Raises Refused when the user has too many."""
         login = None if token is None else self._find(token)
-        return None if login is None else self._context.logins.admit_again(login.grant, instead_of)
+        return None if login is None else self._of_users.admit_again(login.grant, instead_of)
 
-    def log_in(self, request: HttpRequest, session: ClientSession, cookie: str | None, expires_us: int) -> Answer:
+    def log_in(self, request: HttpRequest, session: ClientSession, cookie: str | None) -> Answer:
         """The identity of the client, which a POST with `Authorization` makes a cookie of. `cookie` is the token that
         the client is logged in by: a login makes no later one, so it has its bound.
         """
@@ -77,12 +70,11 @@ class WebConsole:
         headers: Lines = ()
         token = self._logins.token_in(request.headers.get("cookie", ""))
         if request.method == "POST":
-            if session.principal is None or cookie is not None:
+            if session.grant is None or cookie is not None:
                 raise Refused("login-required", "A login has a name and passcode, or a token, in Authorization.")
             if token is not None:
                 self._logins.end(token)  # The browser loses that cookie, and could not end its login any more.
-            grant = Grant(session.principal, session.authenticator, expires_us or None, session.proof)
-            token = self._logins.begin(grant)
+            token = self._logins.begin(session.grant)
             listener = session.listener
             assert listener is not None, "the Unix socket speaks STOMP"
             headers = (self._logins.set_cookie(token, is_secure=listener.tls is not None),)
@@ -100,7 +92,7 @@ class WebConsole:
 
     def follow(self, session: ClientSession, token: str | None) -> bytes:
         """Send the overview to this session every few seconds; the first bytes of that. Raises Refused."""
-        self._context.access.rights_of(session.principal).check_needs(needs_of(OVERVIEW))
+        self._access.rights_of(session.principal).check_needs(needs_of(OVERVIEW))
         return self._feed.join(session, lambda: token is None or self.is_open(token))
 
 

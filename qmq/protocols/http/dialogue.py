@@ -11,11 +11,13 @@ from typing import Any, Final
 import trio
 
 from qmq.admin.console.logins import CSRF_HEADER
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Configured
 from qmq.environment import Pipe
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.encoder import Lines
 from qmq.mesh.peers.calls import CallTable
-from qmq.protocols.http.calls import THREAD_BYTES, CallContext, WebCalls
+from qmq.protocols.http.calls import THREAD_BYTES, WebCalls
 from qmq.protocols.http.client import WebClient
 from qmq.protocols.http.codec import HttpConnection, HttpLimits, HttpRefusal, HttpRequest
 from qmq.protocols.http.gateway.events import HEARTBEAT
@@ -23,13 +25,15 @@ from qmq.protocols.http.gateway.origins import Origins, check_unasked
 from qmq.protocols.http.gateway.responses import HttpEncoder, encode_refusal
 from qmq.protocols.http.gateway.routes import BODY_BYTES, OPEN, Call, Route, route_of
 from qmq.protocols.http.listener import HttpListenerSettings
-from qmq.protocols.http.part import WebPart
+from qmq.protocols.http.part import WebPart, web_part
 from qmq.protocols.http.pulls import PullAcksCall
-from qmq.protocols.stomp import dialogue as stomp
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.client_login import token_expired
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
+from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.frame_loop import FrameLoops
+from qmq.settings.policies import wire_limits
 
 BODY_BYTES_MAX: Final = 16 << 20
 """Of one request; a batch of messages is one."""
@@ -50,9 +54,18 @@ class HttpDialogue(ClientDialogue):
     answers_each = True
 
     def __init__(
-        self, context: CallContext, part: WebPart, session: ClientSession, pipe: Pipe, login: PendingLogin
+        self,
+        engine: EngineParts,
+        node: Configured,
+        path: LoginPath,
+        loops: FrameLoops,
+        part: WebPart,
+        session: ClientSession,
+        pipe: Pipe,
+        login: PendingLogin,
     ) -> None:
-        self._context = context
+        self._node = node
+        self._path = path
         self._part = part
         self._session = session
         self._pipe = pipe
@@ -61,15 +74,15 @@ class HttpDialogue(ClientDialogue):
         self._http = HttpConnection(HttpLimits(body_bytes_max=BODY_BYTES_MAX))
         self._encoder = HttpEncoder(self._http)
         session.encoder = self._encoder
-        self._client = WebClient(
-            context.engine, context.login_path, context.loops, part, session, pipe, login, self._encoder
+        self._client = WebClient(engine, path, loops, part, session, pipe, login, self._encoder)
+        self._limits = wire_limits(node.settings.limits)
+        access, refusals, client = path.access, path.refusals, self._client
+        self._calls = WebCalls(
+            engine, self._limits, access, refusals, part, client, self._http, self._watch_stream, self._hold
         )
-        self._calls = WebCalls(context, part, self._client, self._http, self._watch_stream, self._hold)
         listener = session.listener
         assert isinstance(listener, HttpListenerSettings), "the Unix socket speaks STOMP"
-        self._origins = Origins(
-            listener.served_hosts(context.login_path.logins.serves_anonymous(listener)), listener.origins
-        )
+        self._origins = Origins(listener.served_hosts(path.logins.serves_anonymous(listener)), listener.origins)
         self._awaits_request = False
         self._watch = -1
         self._since = trio.current_time()
@@ -95,7 +108,7 @@ class HttpDialogue(ClientDialogue):
 
     def start(self) -> None:
         self._since = trio.current_time()
-        self._watch = self._context.beats.watch(self._since + CHECK_SECONDS, self._check)
+        self._watch = self._path.beats.watch(self._since + CHECK_SECONDS, self._check)
 
     def receive(self, data: bytes) -> None:
         if self._http.is_idle:
@@ -187,7 +200,7 @@ class HttpDialogue(ClientDialogue):
         if route.call is Call.LONG_POLL:
             self._http.bound_body(self._part.long_poll.body_bytes_max(route.about, self._pipe))
         elif route.call is Call.CONTROL:
-            self._http.bound_body(self._context.wire_limits.body_bytes_max)
+            self._http.bound_body(self._limits.body_bytes_max)
         elif route.call in BODY_BYTES:
             self._http.bound_body(BODY_BYTES[route.call])
 
@@ -198,7 +211,7 @@ class HttpDialogue(ClientDialogue):
         session = self._session
         if session.finishing or self._calls.is_stream:
             return None
-        limits = self._context.limits
+        limits = self._node.settings.limits
         if session.outbox.size:
             if session.bytes_out != self._bytes_read:
                 self._bytes_read = session.bytes_out
@@ -221,8 +234,8 @@ class HttpDialogue(ClientDialogue):
         return now + CHECK_SECONDS
 
     def _watch_stream(self) -> None:
-        self._context.beats.forget(self._watch)
-        self._watch = self._context.beats.watch(trio.current_time() + HEARTBEAT_SECONDS, self._beat)
+        self._path.beats.forget(self._watch)
+        self._watch = self._path.beats.watch(trio.current_time() + HEARTBEAT_SECONDS, self._beat)
 
     def _beat(self, now: float) -> float | None:
         session = self._session
@@ -239,7 +252,7 @@ class HttpDialogue(ClientDialogue):
         """End this login at once: another one needs its place."""
         if not self._session.finishing:
             self._session.finishing = True
-            self._context.login_path.refused(self._session.peer_address, why)
+            self._path.refused(self._session.peer_address, why)
             self._pipe.close()
             self._client.cancel()
 
@@ -249,13 +262,13 @@ class HttpDialogue(ClientDialogue):
         self._awaits_request = self._is_busy or self._http.is_amid_request
 
     def finish(self) -> None:
-        self._context.login_path.decided(self._login)
+        self._path.admission.decided(self._login)
         self._client.cancel()
         self._calls.finish()
         self._client.leave_pull()
 
     def stop(self) -> None:
-        self._context.beats.forget(self._watch)
+        self._path.beats.forget(self._watch)
         self._client.leave_pull()
 
     def leave(self) -> None:
@@ -263,9 +276,9 @@ class HttpDialogue(ClientDialogue):
         del self._login.dismiss, self._session, self._client, self._calls
 
 
-def protocol(context: Any) -> ClientProtocol:
-    """HTTP on the node `context`, which has all that its calls, its STOMP and its shared part need of it."""
-    part = WebPart(context, stomp.protocol(context))
-    begin = partial(HttpDialogue, context, part)
+def protocol(node: Any) -> ClientProtocol:
+    """HTTP on one node, which has all parts that its calls, its STOMP and its shared part use."""
+    part, parts = web_part(node, node.protocols.of("stomp")), node.session_parts
+    begin = partial(HttpDialogue, node.engine, node, parts.login_path, parts.loops, part)
     calls = CallTable({PullAcksCall: lambda context, call: part.pulls.answer(call)})
-    return ClientProtocol("http", begin, encode_refusal, part, calls, context.console.history.begin)
+    return ClientProtocol("http", begin, encode_refusal, part, calls, node.admin.console.history.begin)

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from qmq.engine.commit.commits import Commits
-from qmq.engine.runtime.contexts import Engine, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Configured
 from qmq.settings.definitions.sync import DefinitionSync
 
 APPEND_SECONDS_MAX: Final = 30.0
@@ -24,43 +24,53 @@ Health = tuple[int, dict[str, Any]]
 """The status of HTTP (200 or 503), and facts that are ready for JSON."""
 
 
-class HealthContext(Engine, Tasks, Protocol):
-    commits: Commits
-    definition_sync: DefinitionSync
+class NodeProgress(Configured, Protocol):
+    """How far the node has come."""
+
     ended: trio.Event
     has_asked_peers: bool
     is_listening: bool
 
-
-def livez(context: HealthContext) -> Health:
-    """Whether the node works; 503 if only a new process can help."""
-    began = context.commits.append_began
-    seconds = 0.0 if began is None else trio.current_time() - began
-    has_ended = context.ended.is_set()
-    facts = {"append_seconds": round(seconds, 1), "ended": has_ended}
-    return _health(context, seconds <= APPEND_SECONDS_MAX and not has_ended, "live", facts)
+    @property
+    def is_stopping(self) -> bool: ...
 
 
-def readyz(context: HealthContext) -> Health:
-    """Whether clients should be sent to this node.
+class HealthChecks:
+    """Of one node."""
 
-    `recovered` is always true: a node exists only after its log is recovered. `definitions` are `asked` for, then `in`,
-    or `behind` if no majority has answered in time. `queues_held` and `disk_full` keep no client away.
-    """
-    has_asked = context.has_asked_peers
-    is_ready = has_asked and context.is_listening and not context.is_stopping and not context.ended.is_set()
-    facts = {
-        "recovered": True,
-        "definitions": "asked" if not has_asked else "behind" if context.definition_sync.is_behind else "in",
-        "peers_asked": has_asked,
-        "listening": context.is_listening,
-        "stopping": context.is_stopping,
-        "queues_held": context.broker.queues.held,
-        "disk_full": context.broker.send_limits.disk_full,
-    }
-    return _health(context, is_ready, "ready", facts)
+    def __init__(self, node: NodeProgress, engine: EngineParts, definition_sync: DefinitionSync) -> None:
+        self._node = node
+        self._engine = engine
+        self._definition_sync = definition_sync
 
+    def livez(self) -> Health:
+        """Whether the node works; 503 if only a new process can help."""
+        began = self._engine.commits.append_began
+        seconds = 0.0 if began is None else trio.current_time() - began
+        has_ended = self._node.ended.is_set()
+        facts = {"append_seconds": round(seconds, 1), "ended": has_ended}
+        return self._health(seconds <= APPEND_SECONDS_MAX and not has_ended, "live", facts)
 
-def _health(context: HealthContext, is_good: bool, word: str, facts: dict[str, Any]) -> Health:
-    status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
-    return int(status), {"status": word if is_good else f"not {word}", "node": context.settings.name, **facts}
+    def readyz(self) -> Health:
+        """Whether clients should be sent to this node.
+
+        `recovered` is always true: a node exists only after its log is recovered. `definitions` are `asked` for, then
+        `in`, or `behind` if no majority has answered in time. `queues_held` and `disk_full` keep no client away.
+        """
+        node, broker = self._node, self._engine.broker
+        has_asked = node.has_asked_peers
+        is_ready = has_asked and node.is_listening and not node.is_stopping and not node.ended.is_set()
+        facts = {
+            "recovered": True,
+            "definitions": "asked" if not has_asked else "behind" if self._definition_sync.is_behind else "in",
+            "peers_asked": has_asked,
+            "listening": node.is_listening,
+            "stopping": node.is_stopping,
+            "queues_held": broker.queues.held,
+            "disk_full": broker.send_limits.disk_full,
+        }
+        return self._health(is_ready, "ready", facts)
+
+    def _health(self, is_good: bool, word: str, facts: dict[str, Any]) -> Health:
+        status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
+        return int(status), {"status": word if is_good else f"not {word}", "node": self._node.settings.name, **facts}

@@ -10,7 +10,7 @@ bounded as well. What would take long to find is in `samples`.
 from collections import Counter
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -18,8 +18,8 @@ from qmq import __version__
 from qmq.admin.facts.conditions import Conditions
 from qmq.admin.facts.node_facts import FactsReader, NodeFacts
 from qmq.admin.facts.totals import facts_of_totals
-from qmq.engine.runtime.contexts import Engine
-from qmq.mesh.parts import MeshParts
+from qmq.engine.parts import EngineParts
+from qmq.mesh.membership.takeover import Takeover
 from qmq.protocols.http.samples import Samples
 from qmq.replication.mesh import Mesh
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
@@ -82,28 +82,41 @@ COUNTERS: Final = (
 )
 
 
-class MetricsContext(Engine, Protocol):
-    facts_reader: FactsReader
-    mesh_parts: MeshParts
-    mesh: Mesh
-    conditions: Conditions
+class MetricsPage:
+    """Of one node."""
 
+    def __init__(
+        self,
+        engine: EngineParts,
+        facts_reader: FactsReader,
+        conditions: Conditions,
+        links: Mesh,
+        takeover: Takeover,
+        samples: Samples,
+    ) -> None:
+        self._engine = engine
+        self._facts_reader = facts_reader
+        self._conditions = conditions
+        self._links = links
+        self._takeover = takeover
+        self._samples = samples
 
-async def metrics_page(context: MetricsContext, samples: Samples) -> bytes:
-    """The page, as CONTENT_TYPE. Waits for new samples, at most `samples.WAIT_SECONDS`; then never again."""
-    # Late, for prometheus-client takes 3 % of a node's start; and in a thread, for it takes 30 ms.
-    families: MetricFamilies = (await context.environment.run_blocking(import_module, FAMILIES)).MetricFamilies()
-    await samples.refresh()
-    await context.environment.run_blocking(families.process)
-    facts = await context.facts_reader.read()
-    for add, metrics in ((families.gauge, GAUGES), (families.counter, COUNTERS)):
-        for name, text, path in metrics:
-            add(name, text, _fact(facts, path))
-    _add_node(families, context, facts)
-    _add_samples(families, samples)
-    _add_mesh(families, context)
-    _add_queues(families, context, samples)
-    return families.page()
+    async def read(self) -> bytes:
+        """The page, as CONTENT_TYPE. Waits for new samples, at most `samples.WAIT_SECONDS`; then never again."""
+        environment, samples = self._engine.environment, self._samples
+        # Late, for prometheus-client takes 3 % of a node's start; and in a thread, for it takes 30 ms.
+        families: MetricFamilies = (await environment.run_blocking(import_module, FAMILIES)).MetricFamilies()
+        await samples.refresh()
+        await environment.run_blocking(families.process)
+        facts = await self._facts_reader.read()
+        for add, metrics in ((families.gauge, GAUGES), (families.counter, COUNTERS)):
+            for name, text, path in metrics:
+                add(name, text, _fact(facts, path))
+        _add_node(families, self._engine, self._conditions, facts)
+        _add_samples(families, samples)
+        _add_mesh(families, self._links, self._takeover)
+        _add_queues(families, self._engine, samples)
+        return families.page()
 
 
 def _fact(facts: NodeFacts, path: str) -> float:
@@ -114,15 +127,15 @@ def _fact(facts: NodeFacts, path: str) -> float:
     return float(found)
 
 
-def _add_node(families: "MetricFamilies", context: MetricsContext, facts: NodeFacts) -> None:
+def _add_node(families: "MetricFamilies", engine: EngineParts, conditions: Conditions, facts: NodeFacts) -> None:
     about = (facts.node, __version__, facts.build)
     families.gauges("qmq_build_info", "The software of this node; 1.", ("node", "version", "build"), [(about, 1)])
-    present = Counter((one.code, str(one.severity)) for one in context.conditions.present())
+    present = Counter((one.code, str(one.severity)) for one in conditions.present())
     text = "Conditions of this node that are present."
     families.gauges("qmq_conditions", text, ("code", "severity"), present.items())
     connections = [((name,), count) for name, count in facts.protocols.items()]
     families.gauges("qmq_connections", "Connections of clients.", ("protocol",), connections)
-    times = context.store.journal.sync_times
+    times = engine.store.journal.sync_times
     text = "How long syncs of the journal took."
     families.histogram("qmq_journal_fsync_seconds", text, BOUNDS_SECONDS, times.buckets(), times.seconds)
 
@@ -137,8 +150,8 @@ def _add_samples(families: "MetricFamilies", samples: Samples) -> None:
     families.gauges("qmq_samples_age_seconds", text, (), age)
 
 
-def _add_mesh(families: "MetricFamilies", context: MetricsContext) -> None:
-    peers = context.mesh.statistics().peers
+def _add_mesh(families: "MetricFamilies", links: Mesh, takeover: Takeover) -> None:
+    peers = links.statistics().peers
     text = "1 while the link is up. Direction out: this node follows the peer; in: the peer follows this node."
     ups = [((one.name, "out"), float(one.out_state in ("up", "caught-up"))) for one in peers]
     ups += [((one.name, "in"), float(one.in_state == "up")) for one in peers]
@@ -149,13 +162,13 @@ def _add_mesh(families: "MetricFamilies", context: MetricsContext) -> None:
     text = "Durable records of this node that the peer has not reported as received; absent while its link is down."
     lags = [((one.name,), sum(one.lag.values())) for one in peers if one.in_state == "up"]
     families.gauges("qmq_link_lag_records", text, ("peer",), lags)
-    owners = context.mesh_parts.takeover.statistics().owners if not context.mesh.is_alone else ()
+    owners = takeover.statistics().owners if not links.is_alone else ()
     text = "Which node serves the queue messages that the owner accepted, and the state as this node sees it; 1."
     served = [((one.owner, one.server, one.place), 1.0) for one in owners]
     families.gauges("qmq_owner_info", text, ("owner", "server", "state"), served)
 
 
-def _add_queues(families: "MetricFamilies", context: MetricsContext, samples: Samples) -> None:
+def _add_queues(families: "MetricFamilies", engine: EngineParts, samples: Samples) -> None:
     deepest = samples.queues
     text = "Messages that this node serves, of the 100 deepest queues, as of the last samples."
     depths = [((one.name,), one.messages) for one in deepest]
@@ -170,7 +183,7 @@ def _add_queues(families: "MetricFamilies", context: MetricsContext, samples: Sa
     text = "Messages of the 100 deepest queues that consumers of this node have not settled."
     unacknowledged = [((one.name,), one.unacknowledged) for one in deepest]
     families.gauges("qmq_queue_unacknowledged_messages", text, ("queue",), unacknowledged)
-    totals = context.broker.totals.by_name
+    totals = engine.broker.totals.by_name
     counted = [(one.name, facts_of_totals(known)) for one in deepest if (known := totals.get(one.name)) is not None]
     for total in OF_QUEUES:
         rows = [((name,), facts[total]) for name, facts in counted]

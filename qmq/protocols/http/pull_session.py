@@ -6,22 +6,20 @@ ends when all messages are settled or taken back; the session, when its connecti
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
 from qmq.access.rights import Rights
-from qmq.access.rules import Principal
 from qmq.broker.consumers.deliveries import find_delivery
 from qmq.broker.consumers.orders import SettleDeliveries, Subscribe
 from qmq.broker.consumers.subscription import Delivery, Subscription
-from qmq.engine.runtime.contexts import MeshPeers, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
 from qmq.errors import Refused
 from qmq.gateways.paused import Command
-from qmq.gateways.rules import Rules
-from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.http.gateway.bodies import Receive
 from qmq.protocols.http.gateway.pulls import (
     EXPIRED,
@@ -35,21 +33,12 @@ from qmq.protocols.http.gateway.pulls import (
 from qmq.protocols.http.gateway.responses import encode_refusal
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
-from qmq.sessions.clients.session import ClientSession, SessionContext
+from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.session_host import SessionHost
 from qmq.sessions.frame_loop import FrameLoops
 from qmq.sessions.pull_consumer import PullOf
-from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 
 KEY_BITS: Final = 64
-
-
-class PullContext(SessionContext, MeshPeers, Tasks, Protocol):
-    loops: FrameLoops
-    rules: Rules
-    peer_rpc: PeerRpc
-    exclusive_queues: ExclusiveQueues
-
-    def rights_of(self, principal: Principal | None) -> Rights: ...
 
 
 class InnerPipe:
@@ -116,36 +105,42 @@ class PullSession:
 
     def __init__(
         self,
-        context: PullContext,
+        engine: EngineParts,
+        node: NodeBasics,
+        host: SessionHost,
+        loops: FrameLoops,
+        rights: Rights,
+        acts_for: dict[int, int],
         pull_of: PullOf,
         client: ClientSession,
         on_end: Callable[["PullSession"], object],
     ) -> None:
-        self._context = context
+        """`rights` are those of `client`; see `ExclusiveQueues` for `acts_for`."""
+        self._engine = engine
+        self._node = node
+        self._acts_for = acts_for
         self._on_end = on_end
         self._pipe = InnerPipe(client.peer_address, client.peer_port)
         login, protocol = (
             PendingLogin(client.peer_address),
             ClientProtocol("http-pull", partial(PullDialogue, pull_of), encode_refusal),
         )
-        session = self._session = ClientSession(context, self._pipe, client.listener, login, protocol)
-        session.principal, session.user, session.authenticator = client.principal, client.user, client.authenticator
-        session.proof = client.proof
+        session = self._session = ClientSession(host, self._pipe, client.listener, login, protocol)
+        session.grant = client.grant
         dialogue = session.dialogue
         assert isinstance(dialogue, PullDialogue)
         self._dialogue = dialogue
         dialogue.note_product(client.dialogue.product)
         self._encoder = dialogue.encoder
         self._pull = dialogue.pull
-        rights = context.rights_of(session.principal)
-        gateway = context.loops.gateway_of(session, self._encoder, rights, is_atomic=True)
-        self._loop = context.loops.begin(session, gateway)
+        gateway = loops.gateway_of(session, self._encoder, rights, is_atomic=True)
+        self._loop = loops.begin(session, gateway)
         self._numbers = 0
         self._turn = trio.Lock()
         self.id = session.id
-        self.key = f"{context.environment.rng.getrandbits(KEY_BITS):016x}"
+        self.key = f"{engine.environment.rng.getrandbits(KEY_BITS):016x}"
         self.user = session.user
-        context.exclusive_queues.acts_for[self.id] = client.id
+        acts_for[self.id] = client.id
         self.is_left = False
         """Its connection has ended."""
 
@@ -157,11 +152,11 @@ class PullSession:
     @property
     def has_in_flight(self) -> bool:
         """Whether messages wait to be settled."""
-        session = self._context.broker.sessions.get(self.id)
+        session = self._engine.broker.sessions.get(self.id)
         return session is not None and any(one.in_flight for one in session.subscriptions.values())
 
     async def start(self) -> None:
-        self._context.spawn(self._serve)
+        self._node.spawn(self._serve)
         await self._dialogue.is_started.wait()
         self._session.begin()
 
@@ -169,7 +164,7 @@ class PullSession:
         try:
             await self._session.serve()
         finally:
-            del self._context.exclusive_queues.acts_for[self.id]
+            del self._acts_for[self.id]
             self._on_end(self)
 
     async def receive(self, queue: str, wanted: Receive, until_left: Callable[[], Awaitable[None]]) -> list[Delivery]:
@@ -179,12 +174,12 @@ class PullSession:
         """
         self._numbers += 1
         id = f"receive-{self._numbers}"
-        count = min(wanted.max, self._context.rules.prefetch_max)
+        count = min(wanted.max, self._node.settings.limits.prefetch_max)
         begin = partial(self._subscribe, subscription_of(wanted, self.id, queue, id))
         try:
             received = await self._pull.take([begin], count, wanted.wait_seconds, until_left)
         finally:
-            session = self._context.broker.sessions.get(self.id)
+            session = self._engine.broker.sessions.get(self.id)
             if session is not None and id in session.subscriptions:
                 self._pull.release(session.subscriptions[id])
         if self._pull.has_left:
@@ -195,7 +190,7 @@ class PullSession:
 
     async def _subscribe(self, subscription: Subscription) -> Subscription | None:
         await self._obey([Subscribe(subscription)])
-        session = self._context.broker.sessions.get(self.id)
+        session = self._engine.broker.sessions.get(self.id)
         return None if session is None else session.subscriptions.get(subscription.id)
 
     async def settle(self, acks: Sequence[tuple[int, AckRequest]]) -> list[str]:
@@ -225,7 +220,7 @@ class PullSession:
         """Decide them. Fills in `results`, and `due`: receipt → number of its request. Whether one is refused."""
         settled: set[int] = set()
         async with self._turn:
-            await self._context.slot(self.id)
+            await self._engine.path.slot(self.id)
             if self._session.finishing or self._session.ending:
                 return True
             orders: list[Command] = []
@@ -250,15 +245,15 @@ class PullSession:
 
     def _delivery(self, tag: int) -> Delivery | None:
         try:
-            return find_delivery(self._context.broker.queues.deliveries, self.id, tag)
+            return find_delivery(self._engine.broker.queues.deliveries, self.id, tag)
         except Refused:
             return None
 
     async def _obey(self, frames: list[Command]) -> None:
         """Decide frames, one request at a time. Raises Refused."""
         async with self._turn:
-            await self._context.slot(self.id)
-            if self.id not in self._context.broker.sessions:
+            await self._engine.path.slot(self.id)
+            if self.id not in self._engine.broker.sessions:
                 raise Refused("kicked", "The node has ended the session of this connection.")
             self._encoder.refused = None
             await self._loop.obey(frames)
@@ -268,7 +263,7 @@ class PullSession:
 
     def reap(self) -> None:
         """End receives of which nothing is in flight, and the session if nothing can come of it any more."""
-        session = self._context.broker.sessions.get(self.id)
+        session = self._engine.broker.sessions.get(self.id)
         if session is None:
             return
         self._pull.reap()
@@ -283,7 +278,7 @@ class PullSession:
 
     def token(self, delivery: Delivery) -> AckToken:
         """What names this delivery to any node."""
-        return AckToken(self._context.broker.origin.node, self.id, self.key, delivery.tag)
+        return AckToken(self._engine.broker.origin.node, self.id, self.key, delivery.tag)
 
     def facts(self, delivery: Delivery) -> dict[str, Any]:
         """A received message as the client gets it."""

@@ -11,14 +11,23 @@ from typing import Annotated, ClassVar, Final, get_args
 import trio
 from msgspec import Meta, Struct
 
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Count, Node, PeerCall, Text, Whole
+from qmq.mesh.peers.rpc import PeerRpc
+from qmq.model.members import Membership
 from qmq.protocols.http.gateway.bodies import ACKS_MAX, Action
 from qmq.protocols.http.gateway.pulls import EXPIRED, UNREACHABLE, AckRequest, AckToken
 from qmq.protocols.http.listener import PULL_ACKS
-from qmq.protocols.http.pull_session import PullContext, PullSession
+from qmq.protocols.http.pull_session import PullSession
+from qmq.replication.mesh import Mesh
+from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.session_host import SessionHost
+from qmq.sessions.frame_loop import FrameLoops
 from qmq.sessions.pull_consumer import pull_consumers
+from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 
 SESSIONS_MAX: Final = 10_000
 """With messages in flight, or with a connection that has received some."""
@@ -60,9 +69,27 @@ class PullAcksCall(PeerCall[list[Text]], frozen=True):
 class Pulls:
     """All pull sessions of the node."""
 
-    def __init__(self, context: PullContext) -> None:
-        self._context = context
-        self._pull_of = pull_consumers(context)
+    def __init__(
+        self,
+        engine: EngineParts,
+        node: NodeBasics,
+        host: SessionHost,
+        loops: FrameLoops,
+        access: Access,
+        exclusive_queues: ExclusiveQueues,
+        links: Mesh,
+        rpc: PeerRpc,
+        membership: Membership,
+    ) -> None:
+        self._engine = engine
+        self._node = node
+        self._host = host
+        self._loops = loops
+        self._access = access
+        self._acts_for = exclusive_queues.acts_for
+        self._rpc = rpc
+        self._membership = membership
+        self._pull_of = pull_consumers(engine, links)
         self._sessions: dict[int, PullSession] = {}
         self._watches = False
 
@@ -70,11 +97,13 @@ class Pulls:
         """A session for what the connection of `client` receives. Raises Refused."""
         if len(self._sessions) >= SESSIONS_MAX:
             raise Refused("too-many-connections", f"At most {SESSIONS_MAX} connections may receive messages.")
-        opened = PullSession(self._context, self._pull_of, client, self._ended)
+        engine, node, host, loops, acts_for = self._engine, self._node, self._host, self._loops, self._acts_for
+        rights = self._access.rights_of(client.principal)
+        opened = PullSession(engine, node, host, loops, rights, acts_for, self._pull_of, client, self._ended)
         self._sessions[opened.id] = opened
         if not self._watches:
             self._watches = True
-            self._context.spawn(self._reap)
+            self._node.spawn(self._reap)
         await opened.start()
         return opened
 
@@ -90,7 +119,7 @@ class Pulls:
 
     async def settle(self, acks: Sequence[AckRequest], user: str | None) -> list[str]:
         """The result of each request of `user`, in order; nodes that have the deliveries are asked at the same time."""
-        here = self._context.broker.origin.node
+        here = self._engine.broker.origin.node
         by_node: dict[str, list[int]] = defaultdict(list)
         for number, ack in enumerate(acks):
             if ack.token is not None:
@@ -124,10 +153,10 @@ class Pulls:
         return results
 
     async def _ask(self, node: str, acks: Sequence[AckRequest], user: str | None) -> list[str]:
-        if node not in self._context.peer_names:
+        if node not in self._membership.peers:
             return [EXPIRED] * len(acks)
         packed = [PullAck(ack.text, *ack.token, ack.action, ack.requeue) for ack in acks if ack.token is not None]
-        found = await self._context.peer_rpc.ask_one(node, PullAcksCall(user, packed))
+        found = await self._rpc.ask_one(node, PullAcksCall(user, packed))
         return [UNREACHABLE] * len(acks) if found is None else found
 
     async def answer(self, call: PullAcksCall) -> list[str]:

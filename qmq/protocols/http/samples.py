@@ -5,12 +5,13 @@ previous samples, with their age. So a disk that hangs does not delay a scrape f
 """
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.engine.checkpoint.queue_ages import oldest_ages_us
-from qmq.engine.runtime.contexts import Engine, Tasks
+from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.recent import Recent
 
 QUEUES_SHOWN: Final = 100
@@ -20,12 +21,6 @@ WAIT_SECONDS: Final = 1.0
 
 PAUSE_SECONDS: Final = 5.0
 """Between two samples at least: scrapers that come together share one."""
-
-
-class SamplesContext(Engine, Tasks, Protocol):
-    """What sampling needs of the node."""
-
-    queue_catalog: QueueCatalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +41,11 @@ class QueueSample:
 class Samples:
     """The last samples, none before the first are taken."""
 
-    def __init__(self, context: SamplesContext) -> None:
-        self._context = context
+    def __init__(self, engine: EngineParts, node: Tasks, catalog: QueueCatalog) -> None:
+        self._engine = engine
+        self._catalog = catalog
         nothing: tuple[int, list[QueueSample]] = 0, []
-        self._taken = Recent(context, self._take, nothing, kept_seconds=PAUSE_SECONDS)
+        self._taken = Recent(node, self._take, nothing, kept_seconds=PAUSE_SECONDS)
 
     @property
     def free_bytes(self) -> int:
@@ -70,12 +66,12 @@ class Samples:
         await self._taken.refresh(WAIT_SECONDS)
 
     async def _take(self) -> tuple[int, list[QueueSample]]:
-        context, queues = self._context, self._context.broker.queues
-        free_bytes = await context.environment.run_blocking(context.store.disk.free_bytes)
-        sizes = await context.queue_catalog.deepest(QUEUES_SHOWN)
+        engine, queues = self._engine, self._engine.broker.queues
+        free_bytes = await engine.environment.run_blocking(engine.store.disk.free_bytes)
+        sizes = await self._catalog.deepest(QUEUES_SHOWN)
         deepest = [name for name, (messages, _) in sizes.items() if messages]
         ages_us = await oldest_ages_us(
-            context.broker, context.environment, context.served_rows(), deepest, only_waiting=True
+            engine.broker, engine.environment, engine.served_rows(), deepest, only_waiting=True
         )
         return free_bytes, [
             QueueSample(name, *sizes[name], *_consumers(queues.by_name.get(name)), ages_us.get(name))

@@ -1,7 +1,6 @@
 """A session that speaks STOMP: codec, login, heartbeats, and the loop that decides frames."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import partial
 from typing import Any, Final
 
@@ -9,7 +8,6 @@ import trio
 
 from qmq import __version__
 from qmq.auth.credentials import Credentials
-from qmq.config import LimitSettings
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Configured
 from qmq.environment import Pipe
@@ -26,7 +24,8 @@ from qmq.sessions.clients.login import certified_names, credentials_of
 from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoop, FrameLoops, only_requests
-from qmq.wire.stomp import Connection, Frame, HeadCaches, Limits, Role, Version, encode_frame, parse_heartbeat
+from qmq.settings.policies import wire_limits
+from qmq.wire.stomp import Connection, Frame, HeadCaches, Role, Version, encode_frame, parse_heartbeat
 
 PRODUCT: Final = "client-product"
 """A header of CONNECT."""
@@ -92,7 +91,7 @@ class LoginExchange(ClientLogin):
                 answers_early=path.logins.answers_early(session.user, session.listener),
             )
         )
-        path.decided(self._login)
+        path.admission.decided(self._login)
         answer = [
             ("version", version.text),
             ("server", f"qmq/{__version__}"),
@@ -214,10 +213,6 @@ def _refusal(refused: Refused) -> bytes:
 
 def protocol(node: Any) -> ClientProtocol:
     """STOMP on one node."""
-    begin = partial(StompDialogue, node.engine, node, node.login_path, node.loops, node.caches)
+    parts = node.session_parts
+    begin = partial(StompDialogue, node.engine, node, parts.login_path, parts.loops, HeadCaches())
     return ClientProtocol("stomp", begin, _refusal)
-
-
-def wire_limits(limits: LimitSettings) -> Limits:
-    """The bounds of frames, as the codec names them."""
-    return Limits(**{one.name: getattr(limits, one.name) for one in fields(Limits)})

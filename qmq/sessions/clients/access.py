@@ -7,7 +7,7 @@ another passcode than the one it logged in with ends.
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from qmq.access.rights import AccessTable, Rights
 from qmq.access.rules import ANONYMOUS, Action, Permission, Principal
@@ -17,7 +17,7 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.config import AuthenticationSettings, NodeSettings, User
 from qmq.config.authentication import asks_others, asks_users
 from qmq.config.secrecy import readable_hashes
-from qmq.engine.runtime.contexts import Committing, Engine
+from qmq.engine.parts import EngineParts
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.durable_headers import check_owner
@@ -29,22 +29,21 @@ OPEN: Final = "= no users are configured: every client on this machine may do ev
 log = logging.getLogger("qmq.node")
 
 
-class AccessContext(Engine, Committing, Protocol):
-    rules: Rules
-    sessions: dict[int, ClientSession]
-
-
 class Access:
     """The users, groups and permissions of one node."""
 
     def __init__(
         self,
-        context: AccessContext,
+        engine: EngineParts,
+        sessions: dict[int, ClientSession],
+        rules: Rules,
         authentication: Sequence[AuthenticationSettings],
         users: Iterable[User],
         permissions: Iterable[Permission],
     ) -> None:
-        self._context = context
+        self._engine = engine
+        self._sessions = sessions
+        self._rules = rules
         self._table = AccessTable()
         self._users: dict[str, str | None] = {}
         """User → the hash of its passcode."""
@@ -68,7 +67,7 @@ class Access:
     def change(self, users: Iterable[User], permissions: Iterable[Permission]) -> None:
         """Let these count from now on, also for clients that are connected and their subscriptions. Never waits."""
         self._take(users, permissions)
-        for session in list(self._context.sessions.values()):
+        for session in list(self._sessions.values()):
             try:
                 self.check_admitted(session)
             except Refused as refused:
@@ -80,18 +79,19 @@ class Access:
         """Raises Refused if the client, whose login has succeeded, could not log in now."""
         if session.listener is None:
             return
-        if session.user is None:
+        grant = session.grant
+        if grant is None:
             if not session.listener.serves_anonymous(has_users=self._asks_others or bool(self._users)):
                 raise Refused("login-required", "From now on this listener serves only users that log in.")
         # The name of another login than a user's may have become that of a user, with its permissions.
-        elif (session.user in self._users) != (session.authenticator in (USERS, CERTIFICATE)):
-            raise Refused("user-removed", f"The user {session.user} may not log in here any more.")
-        elif session.authenticator == USERS and session.proof != self._users[session.user]:
-            raise Refused("passcode-changed", f"The passcode of the user {session.user} has changed: log in again.")
+        elif ((user := grant.principal.name) in self._users) != (grant.authenticator in (USERS, CERTIFICATE)):
+            raise Refused("user-removed", f"The user {user} may not log in here any more.")
+        elif grant.authenticator == USERS and grant.proof != self._users[user]:
+            raise Refused("passcode-changed", f"The passcode of the user {user} has changed: log in again.")
 
     def _recheck(self, session: ClientSession) -> None:
         """End what the client of `session` is subscribed to and may not be any more, or with what dead letter queue."""
-        known = self._context.broker.sessions.get(session.id)
+        known = self._engine.broker.sessions.get(session.id)
         if known is None or session.finishing:
             return
         rights = self.rights_of(session.principal)
@@ -118,16 +118,16 @@ class Access:
     def _owner_of(self, subscription: Subscription) -> str:
         """The user that has begun this durable subscription; "": none, or it is not a durable one."""
         if subscription.durable is not None:
-            return self._context.broker.durable_subscriptions.owner_of(subscription.durable.name)
+            return self._engine.broker.durable_subscriptions.owner_of(subscription.durable.name)
         is_named = is_own_name(subscription.destination)
-        return (self._context.rules.begun_by(subscription.destination) or "") if is_named else ""
+        return (self._rules.begun_by(subscription.destination) or "") if is_named else ""
 
     def _end(self, session: ClientSession, subscription: str, why: Refused) -> None:
         """End one subscription of a client that asked to stay connected."""
-        out = Outcome(session.id, self._context.environment.now_us())
-        self._context.broker.subscriptions.unsubscribe(session.id, subscription, out)
+        out = Outcome(session.id, self._engine.environment.now_us())
+        self._engine.broker.subscriptions.unsubscribe(session.id, subscription, out)
         out.frames.append(session.encoder.error(why, None, subscription))
-        self._context.submit(out)
+        self._engine.path.submit(out)
 
 
 def note_openness(settings: NodeSettings, users: Sequence[User]) -> None:

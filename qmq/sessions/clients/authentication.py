@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -96,16 +96,13 @@ def _make_room(decisions: dict[bytes, tuple[float, Grant]] | dict[bytes, tuple[f
         del decisions[next(iter(decisions))]
 
 
-class AuthenticationContext(Reporting, Protocol):
-    environment: Environment
-
-
 class LoginCheck:
     """One authenticator. `subject` names it in conditions."""
 
     def __init__(
         self,
-        context: AuthenticationContext,
+        environment: Environment,
+        node: Reporting,
         authenticator: Authenticator,
         subject: str,
         *,
@@ -115,11 +112,11 @@ class LoginCheck:
     ) -> None:
         self.authenticator = authenticator
         self.turns = PasswordChecks(at_once)
-        self._environment = context.environment
+        self._environment = environment
         self._subject = subject
         self._timeout_seconds = timeout_seconds
         self._cache = LoginCache(cache_seconds)
-        self._condition = ConditionGroup(context, UNAVAILABLE)
+        self._condition = ConditionGroup(node, UNAVAILABLE)
         self._threads = threading.BoundedSemaphore(at_once)
 
     async def grant_of(self, credentials: Credentials, until_left: Callable[[], Awaitable[None]]) -> Grant | None:
@@ -191,19 +188,25 @@ def _user(credentials: Credentials) -> str:
     return credentials.login
 
 
-def login_checks(context: AuthenticationContext, settings: NodeSettings) -> list[LoginCheck | None]:
+def login_checks(environment: Environment, node: Reporting, settings: NodeSettings) -> list[LoginCheck | None]:
     """The authenticators in the order of the node file; None stands for the users. Blocks. Raises ConfigError."""
     if not settings.authentication:
         return [None]
-    return [None if one.kind == USERS else _check(context, one) for one in settings.authentication]
+    return [None if one.kind == USERS else _check(environment, node, one) for one in settings.authentication]
 
 
-def _check(context: AuthenticationContext, one: AuthenticationSettings) -> LoginCheck:
+def _check(environment: Environment, node: Reporting, one: AuthenticationSettings) -> LoginCheck:
     if one.kind == TOKEN:
         tokens = _tokens(one)
         subject = f"tokens of {one.issuer}"
         return LoginCheck(
-            context, tokens, subject, at_once=TOKENS_AT_ONCE, timeout_seconds=TOKEN_SECONDS_MAX, cache_seconds=0.0
+            environment,
+            node,
+            tokens,
+            subject,
+            at_once=TOKENS_AT_ONCE,
+            timeout_seconds=TOKEN_SECONDS_MAX,
+            cache_seconds=0.0,
         )
     authenticator: Authenticator
     if one.kind == HTTP:
@@ -212,7 +215,8 @@ def _check(context: AuthenticationContext, one: AuthenticationSettings) -> Login
     else:
         authenticator, subject = PluginAuthenticator(one.kind, one.options), f"entry point {one.kind}"
     return LoginCheck(
-        context,
+        environment,
+        node,
         authenticator,
         subject,
         at_once=one.checks_at_once,

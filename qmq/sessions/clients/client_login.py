@@ -93,7 +93,7 @@ class ClientLogin(ABC):
     @property
     def seconds_max(self) -> float:
         """How long it may take, besides its checks."""
-        return self._path.seconds_max
+        return self._path.node.settings.limits.login_seconds
 
     @abstractmethod
     def refuse(self, error: Refused) -> None:
@@ -105,7 +105,7 @@ class ClientLogin(ABC):
         Also returns when the login was dismissed or refused meanwhile: then the session is finishing.
         """
         path, session = self._path, self._session
-        path.check_open()
+        path.admission.check_open()
         with self._checking:
             self._asked_at = trio.current_time()
             try:
@@ -114,9 +114,7 @@ class ClientLogin(ABC):
                 self._checked_seconds += trio.current_time() - self._asked_at
                 self._asked_at = None
             if grant is not None:
-                session.principal, session.authenticator = grant.principal, grant.authenticator
-                session.proof = grant.proof
-                session.user = grant.principal.name
+                session.grant = grant
                 self._token.expires_us = grant.expires_us or 0
             await path.turn(session)
 
@@ -129,7 +127,7 @@ class ClientLogin(ABC):
         if more_seconds > 0:
             self._allowed_seconds += more_seconds
             return now + more_seconds
-        limit = self._path.seconds_max
+        limit = self.seconds_max
         self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
         self._session.finish()
         self._checking.cancel()
@@ -149,7 +147,7 @@ class ClientLogin(ABC):
 
     def decided(self) -> None:
         """It is pending no more."""
-        self._path.decided(self._login)
+        self._path.admission.decided(self._login)
 
     def leave(self) -> None:
         """The connection has ended, and everything that it delivers."""

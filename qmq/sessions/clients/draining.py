@@ -19,15 +19,13 @@ than this one, and a drain lasts only seconds.
 """
 
 import logging
-from typing import Protocol
 
 import trio
 
+from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.subscriptions import stopping
-from qmq.config import LimitSettings
-from qmq.engine.commit.commits import Commits
-from qmq.engine.runtime.contexts import Committing, Engine
+from qmq.engine.parts import EngineParts
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.session import ClientSession
 
@@ -41,41 +39,33 @@ or a consumer there that works for long, must not delay a stop."""
 log = logging.getLogger("qmq.draining")
 
 
-class DrainContext(Engine, Committing, Protocol):
-    commits: Commits
-    limits: LimitSettings
-    sessions: dict[int, ClientSession]
-
-
-async def drain_clients(context: DrainContext) -> None:
-    """Let all clients finish and leave, see above. Returns when the last connection is closed."""
-    sessions = context.sessions
+async def drain_clients(engine: EngineParts, sessions: dict[int, ClientSession], seconds: float) -> None:
+    """Let all clients finish and leave, for so many seconds, see above. Returns when the last connection is closed."""
     log.info("= draining %d connections", len(sessions))
-    out = Outcome(now_us=context.environment.now_us())
-    context.broker.subscriptions.cease(out)
-    context.submit(out)
+    out = Outcome(now_us=engine.environment.now_us())
+    engine.broker.subscriptions.cease(out)
+    engine.path.submit(out)
     for session in sessions.values():
         session.note_stop()
-    with trio.move_on_after(context.limits.drain_seconds):
+    with trio.move_on_after(seconds):
         while _let_go(sessions):  # noqa: ASYNC110 (the opening says why)
             await trio.sleep(POLL_SECONDS)
-    context.commits.stop_waiting_for_space()
+    engine.commits.stop_waiting_for_space()
     left = list(sessions.values())
     unfinished = sum(session.is_busy for session in left)
     if unfinished:
-        log.warning("! %d clients have not finished in %g s", unfinished, context.limits.drain_seconds)
+        log.warning("! %d clients have not finished in %g s", unfinished, seconds)
     for session in left:
         session.end_in_order(stopping())
     for session in left:
         await session.closed.wait()
-    await context.flushed()
+    await engine.path.flushed()
 
 
-async def hand_over(context: DrainContext, links: Mesh) -> None:
+async def hand_over(broker: Broker, links: Mesh) -> None:
     """Lend nothing more, and wait until nothing is in flight between this node and the linked peers, and they have what
     it has recorded; at most `HAND_OVER_SECONDS`.
     """
-    broker = context.broker
     lending, borrowing = broker.lending, broker.borrowing
     lending.cease()
 

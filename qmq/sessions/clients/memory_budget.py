@@ -15,8 +15,9 @@ from typing import Protocol
 
 import trio
 
-from qmq.engine.runtime.contexts import Engine, Reporting, Tasks
+from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.malloc_trim import give_back_memory
+from qmq.environment import Environment
 from qmq.errors import Refused
 
 SHARE = 4
@@ -47,11 +48,6 @@ class Holder(Protocol):
         """End the connection with this error."""
 
 
-class BudgetContext(Engine, Reporting, Tasks, Protocol):
-    @property
-    def sessions(self) -> Mapping[int, Holder]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryStatistics:
     """What all connections hold, in bytes, its bound, and how many connections were ended to make room."""
@@ -64,8 +60,12 @@ class MemoryStatistics:
 class MemoryBudget:
     """The sum, in `bytes`, of what each session has in its `held_bytes`."""
 
-    def __init__(self, context: BudgetContext, bytes_max: int) -> None:
-        self._context = context
+    def __init__(
+        self, environment: Environment, node: NodeBasics, sessions: Mapping[int, Holder], bytes_max: int
+    ) -> None:
+        self._environment = environment
+        self._node = node
+        self._sessions = sessions
         self.bytes_max = bytes_max
         self._near = int(bytes_max * NEAR)
         self.bytes = 0
@@ -97,7 +97,7 @@ class MemoryBudget:
         if self.bytes > self.bytes_max and not self._shedding:
             # Later: the caller is in the middle of a decision.
             self._shedding = True
-            self._context.spawn(self._shed)
+            self._node.spawn(self._shed)
 
     def forget(self, session: Holder) -> None:
         """The session is ending, and frees what it holds."""
@@ -106,7 +106,7 @@ class MemoryBudget:
         self._look()
         if self._peak - self.bytes > TRIM_BYTES and not self._trimming:
             self._trimming = True
-            self._context.spawn(self._trim)
+            self._node.spawn(self._trim)
 
     async def room(self) -> None:
         """Wait until the bound is not near. No checkpoint when it is not."""
@@ -124,7 +124,7 @@ class MemoryBudget:
         await trio.sleep(TRIM_SECONDS)
         self._peak = self.bytes
         self._trimming = False
-        await self._context.environment.run_blocking(give_back_memory)
+        await self._environment.run_blocking(give_back_memory)
 
     async def _shed(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -133,10 +133,10 @@ class MemoryBudget:
 
     def _end_largest(self) -> None:
         """End connections until the bound is not near."""
-        for session in sorted(self._context.sessions.values(), key=lambda one: one.held_bytes, reverse=True):
+        for session in sorted(self._sessions.values(), key=lambda one: one.held_bytes, reverse=True):
             if not self.is_near or not session.held_bytes:
                 break
-            self._context.add_event(
+            self._node.add_event(
                 "memory", "connections held three quarters of memory_bytes_max or more; the largest were ended"
             )
             self.ended += 1

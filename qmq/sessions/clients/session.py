@@ -7,53 +7,28 @@ back through `Dispatcher` into the outbox. An error here ends this connection an
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import trio
 
 from qmq.access.rules import Principal
+from qmq.auth.credentials import Grant
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import ClientState as Client
 from qmq.broker.consumers.subscription import Delivery, Subscription
-from qmq.config import LimitSettings, ListenerSettings
-from qmq.engine.runtime.certificates import Certificates
-from qmq.engine.runtime.contexts import Committing, Engine, Reporting
+from qmq.config import ListenerSettings
 from qmq.engine.runtime.waker import Latch
 from qmq.environment import Pipe
 from qmq.errors import Refused, StorageError
 from qmq.gateways.encoder import Encoder
-from qmq.sessions.clients.admission import Admission, PendingLogin, counted_address
+from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.dialogue import ClientProtocol
-from qmq.sessions.clients.memory_budget import MemoryBudget
 from qmq.sessions.clients.outbox import ClientOutbox
-from qmq.sessions.clients.refusals import Refusals
-from qmq.sessions.clients.traffic import Traffic
-from qmq.settings.limits.usage import UNLIMITED_SESSION, ClientUsages
+from qmq.sessions.clients.session_host import OwnChange, SessionHost
+from qmq.settings.limits.usage import UNLIMITED_SESSION
 
 READ_BYTES_MAX = 65536
-REPLY_KEY_BITS = 64
 
 log = logging.getLogger("qmq.session")
-
-
-class SessionContext(Engine, Committing, Reporting, Protocol):
-    limits: LimitSettings
-    admission: Admission
-    refusals: Refusals
-    memory_budget: MemoryBudget
-    traffic: Traffic
-    usages: ClientUsages
-    certificates: Certificates
-    sessions: "dict[int, ClientSession]"
-
-    def after_delivery(self, session: int, do: Callable[[], None]) -> None:
-        """Call `do` when all topic messages that `session` sent are delivered."""
-
-    def session_ended(self, session: int) -> None:
-        """The client has left; its exclusive queues end."""
-
-    def new_session_id(self) -> int:
-        """A number never used before in this process."""
 
 
 class ClientSession:
@@ -61,29 +36,21 @@ class ClientSession:
 
     def __init__(
         self,
-        context: SessionContext,
+        host: SessionHost,
         pipe: Pipe,
         listener: ListenerSettings | None,
         login: PendingLogin,
         protocol: ClientProtocol,
     ) -> None:
-        self.id = context.new_session_id()
+        self.id = host.new_id()
         self.protocol = protocol.name
-        self.principal: Principal | None = None
-        self.user: str | None = None
-        """The name of the principal."""
-        self.authenticator = ""
-        """Which authenticator decided the login; empty for a client without one."""
-        self.proof: str | None = None
-        """See `Grant`."""
+        self.grant: Grant | None = None
+        """The login; None for a client without one."""
         self.bytes_in = 0
         self.finishing = False
         self.ending = False
         """No later frame of the client is obeyed: its last answer is decided."""
-        self.waits_for_change = False
-        """A change of definitions that the client has requested is not answered yet."""
-        self.leaves_with: Refused | None = None
-        """With which ERROR the connection ends after that answer."""
+        self.own_change = OwnChange()
         self.waits_for_slot = False
         """The client is not read now."""
         self.is_responding = False
@@ -105,7 +72,7 @@ class ClientSession:
         self.allowance = UNLIMITED_SESSION
         self.held_bytes = 0
         """The memory that this session makes the node hold, as `MemoryBudget` counts it."""
-        self._context = context
+        self._host = host
         self._pipe = pipe
         self.listener = listener
         """None: the client is at the Unix socket of the node."""
@@ -119,6 +86,15 @@ class ClientSession:
         self.encoder: Encoder
         """How the client is written to; set by the dialogue."""
         self.dialogue = protocol.begin(self, pipe, login)
+
+    @property
+    def principal(self) -> Principal | None:
+        return None if self.grant is None else self.grant.principal
+
+    @property
+    def user(self) -> str | None:
+        """The name of the principal."""
+        return None if self.grant is None else self.grant.principal.name
 
     @property
     def keep_open(self) -> bool:
@@ -171,7 +147,7 @@ class ClientSession:
             self._end()
 
     def _grew(self, delta: int) -> None:
-        self._context.memory_budget.change(self, delta)
+        self._host.budget.change(self, delta)
 
     def count(self) -> None:
         """Count the bytes of the client that the node still holds. Called after each read, and when a dialogue keeps
@@ -182,32 +158,25 @@ class ClientSession:
             held += self._client.held_bytes + self._client.asked_bytes
         if held != self._frames_bytes:
             self._grows = held > self._frames_bytes
-            self._context.memory_budget.change(self, held - self._frames_bytes)
+            self._host.budget.change(self, held - self._frames_bytes)
             self._frames_bytes = held
 
     def _release(self) -> None:
         """Requeue what the client has in flight, however long its connection stays open."""
         self._client = None
         self.dialogue.release()
-        if self.id in self._context.broker.sessions:
-            out = Outcome(now_us=self._context.environment.now_us())
-            self._context.broker.close_session(self.id, out)
-            self._context.submit(out)
+        self._host.requeue(self.id)
 
     def _end(self) -> None:
         """Remove this client from all parts of the node."""
-        context = self._context
         self.finishing = True
-        context.memory_budget.forget(self)
-        context.traffic.end(self)
+        self._host.budget.forget(self)
         self.dialogue.stop()
         if self._is_open:
-            del context.sessions[self.id]
+            self._host.leave(self.id)
             self._release()
-            context.usages.leave(self.id)
-        context.session_ended(self.id)
         # Its deliveries may occupy the node longer than its connection lasted: until then it must not connect again.
-        context.after_delivery(self.id, self._give_up_place)
+        self._host.ended(self, self._give_up_place)
         self._nursery = None
         self.closed.set()
 
@@ -218,31 +187,26 @@ class ClientSession:
 
     def begin(self) -> None:
         """The client is logged in: from now on it may get messages."""
-        context = self._context
         self._is_open = True
-        context.sessions[self.id] = self
-        address = None if self.listener is None else counted_address(self.peer_address)
-        self.allowance = context.usages.join(self.id, self.principal, address)
-        self._client = context.broker.open_session(self.id, context.environment.rng.getrandbits(REPLY_KEY_BITS))
+        self._client = self._host.enter(self)
 
     async def pay(self, sends: int = 0) -> None:
         """Wait for the rates of the client: of so many SENDs, and of its bytes, also of those that made no frames."""
         if self.allowance.is_limited:
             self.waits_for_slot = True
-            await self._context.usages.pay(self.allowance, sends, self.bytes_in)
+            await self._host.usages.pay(self.allowance, sends, self.bytes_in)
             self.waits_for_slot = False
 
     def close_client(self) -> None:
         """The client logs in again, perhaps as another user: what it has ends, and is requeued."""
         self._is_open = False
-        del self._context.sessions[self.id]
+        self._host.leave(self.id)
         self._release()
-        self._context.usages.leave(self.id)
 
     def renumber(self) -> None:
         """Another user logs in next, after `close_client`: exclusive queues of the one before end."""
-        before, self.id = self.id, self._context.new_session_id()
-        self._context.session_ended(before)
+        before, self.id = self.id, self._host.new_id()
+        self._host.left(before)
 
     def switch(self, pipe: Pipe, protocol: ClientProtocol, login: PendingLogin) -> None:
         """From now on the client speaks another protocol, through `pipe`. It has not logged in there.
@@ -261,11 +225,11 @@ class ClientSession:
         """Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing
         with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
         """
-        context = self._context
+        budget = self._host.budget
         while True:
-            if self._grows and context.memory_budget.is_near:
+            if self._grows and budget.is_near:
                 self.waits_for_slot = True
-                await context.memory_budget.room()
+                await budget.room()
                 self.waits_for_slot = False
             # Each time again: the protocol and the pipe may change.
             dialogue = self.dialogue
@@ -314,7 +278,7 @@ class ClientSession:
         """
         if self.ending or self.finishing:
             return False
-        session = self._context.broker.sessions[self.id]
+        session = self._host.engine.broker.sessions[self.id]
         if self.waits_for_slot or self.dialogue.awaits_frame or session.transactions:
             return True
         return any(subscription.in_flight for subscription in session.subscriptions.values())
@@ -325,12 +289,13 @@ class ClientSession:
         """
         if self._is_open and not self.ending and not self.finishing:
             self.ending = True
-            out = Outcome(self.id, self._context.environment.now_us())
+            engine = self._host.engine
+            out = Outcome(self.id, engine.environment.now_us())
             out.ending = True
             if why is not None:
                 out.frames.append(self.encoder.error(why))
-            self._context.broker.close_session(self.id, out)
-            self._context.submit(out)
+            engine.broker.close_session(self.id, out)
+            engine.path.submit(out)
         elif not self.ending:
             self.finish()
 
@@ -352,17 +317,22 @@ class ClientSession:
 
     def dismiss(self, error: Refused) -> None:
         """`evict` a client that may not be connected any more. If its own request caused that, it is answered first."""
-        if self.waits_for_change:
-            self.leaves_with = error
+        if self.own_change.is_due:
+            self.own_change.dismissal = error
         else:
             self.evict(error)
+
+    def leave_if_dismissed(self) -> None:
+        """The client's own change is answered: end its connection, if the change has caused that."""
+        if self.own_change.dismissal is not None:
+            self.end_in_order(self.own_change.dismissal)
 
     def finish(self) -> None:
         """Read no more; what is in the outbox gets `farewell_seconds` to leave."""
         if not self.finishing:
             self.finishing = True
-            self._context.memory_budget.forget(self)
-            self._context.usages.end_wait(self.id)
+            self._host.budget.forget(self)
+            self._host.usages.end_wait(self.id)
             self.dialogue.finish()
             self.outbox.await_nothing()
             self.outbox.flush()
@@ -372,7 +342,7 @@ class ClientSession:
     async def _leave(self) -> None:
         self._release()
         # While it may succeed, a writer is never cancelled within a frame; closing is the deadline.
-        with trio.move_on_after(self._context.limits.farewell_seconds):
+        with trio.move_on_after(self._host.node.settings.limits.farewell_seconds):
             await self.outbox.drained()
             self._pipe.end_sending()
             await self._reader_done.wait()

@@ -46,7 +46,7 @@ async def test_each_node_says_how_far_its_subscribers_are_behind(autojump_clock:
         assert 0 < (await lags(client))["b/slow"] < 20
         assert set(found) == {"b/live", "b/slow"}
         await slow.messages(20)
-        await eventually(lambda: mesh.nodes["b"].delivery.fanout_subscribers.reading == 0)
+        await eventually(lambda: mesh.nodes["b"].session_parts.fanout_subscribers.reading == 0)
         assert await lags(client) == {"b/live": 0, "b/slow": 0}
 
 

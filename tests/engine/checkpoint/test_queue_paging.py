@@ -461,7 +461,7 @@ async def test_letters_of_what_expires_are_on_the_disk_and_others_have_as_long_b
         tick = node.broker.tick
 
         def watched(out: Outcome) -> None:
-            waiting.append(node.commits.pending_bytes)
+            waiting.append(node.engine.commits.pending_bytes)
             begun.append(trio.current_time())
             tick(out)
             autojump_clock.jump(0.5)  # so long it takes

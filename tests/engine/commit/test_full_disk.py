@@ -241,12 +241,12 @@ async def test_what_does_not_fit_into_the_reserve_waits_for_room_and_is_confirme
         take_all_room(rig)
         await client.send(send("/queue/q", "two", "second"))
         await trio.sleep(60)
-        assert rig.alive.commits.is_stuck
+        assert rig.alive.engine.commits.is_stuck
         assert "disk-full" in codes(rig)
         make_room(rig)
 
         assert await client.receipt() == "second"
-        assert not rig.alive.commits.is_stuck
+        assert not rig.alive.engine.commits.is_stuck
 
     async with rig.run():
         assert depths(rig.alive)["/queue/q"] == 2
@@ -271,12 +271,12 @@ async def test_a_follower_behind_its_buffer_survives_an_append_that_found_room_f
 
         rig.disk.capacity_bytes = rig.disk.used_bytes() + rig.disk.reserved_bytes + 300
         await writer.send(send("/fanout/f", bodies[-1], "r"))
-        await eventually(lambda: node.commits.is_stuck)
+        await eventually(lambda: node.engine.commits.is_stuck)
         assert node.store.journal.segments() == segments + 1
         make_room(rig)
         await writer.receipt()
 
-        assert node.delivery.fanout_subscribers.reading
+        assert node.session_parts.fanout_subscribers.reading
         assert [body.decode() for body in await slow.messages(2)] == bodies[-2:]
 
 
@@ -289,7 +289,7 @@ async def test_a_node_that_waits_for_room_can_be_stopped(autojump_clock: MockClo
             await client.receipt()
             take_all_room(rig)
             await client.send(send("/queue/q", "two", "second"))
-            await eventually(lambda: rig.alive.commits.is_stuck)
+            await eventually(lambda: rig.alive.engine.commits.is_stuck)
     assert caught.group_contains(DiskFull, depth=None)
 
     make_room(rig)
@@ -306,7 +306,7 @@ async def test_a_second_signal_ends_a_node_that_waits_for_room(autojump_clock: M
             await client.receipt()
             take_all_room(rig)
             await client.send(send("/queue/q", "two", "second"), "BEGIN\ntransaction:open\n\n")
-            await eventually(lambda: rig.alive.commits.is_stuck)
+            await eventually(lambda: rig.alive.engine.commits.is_stuck)
             rig.alive.stop()
             await trio.sleep(1)
     assert caught.group_contains(DiskFull, depth=None)

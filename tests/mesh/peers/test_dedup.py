@@ -217,7 +217,7 @@ async def test_a_duplicate_is_not_receipted_before_its_first_is_on_the_disk(auto
 
         node.environment._run_blocking = stuck  # type: ignore[assignment]
         await first.send(send(Q, "1", "r1", dedup_id="x"))
-        await eventually(lambda: node.commits.pending_bytes > 0)
+        await eventually(lambda: node.engine.commits.pending_bytes > 0)
         await second.send(send(Q, "1", "r2", dedup_id="x"))
         with trio.move_on_after(1):
             raise AssertionError((await second.any()).head)

@@ -51,7 +51,7 @@ async def test_a_live_reader_gets_the_gap_where_it_is(autojump_clock: MockClock,
         rot(mesh.disks["a"], b"two")
         a = await mesh.start("a")
         reader = await followed(mesh, node, **{"qmq-resume": ""})
-        follower = mesh.nodes[node].delivery.fanout_subscribers
+        follower = mesh.nodes[node].session_parts.fanout_subscribers
         await eventually(lambda: follower.live == 1)
 
         rejoin(mesh, "a")
@@ -67,7 +67,7 @@ async def test_subscribers_without_a_place_before_it_hide_no_gap_from_a_reader(a
         origin = await written_alone(mesh, "one", "two", "three", destination=F)
         rot(mesh.disks["a"], b"two")
         await mesh.start("a")
-        follower = mesh.nodes["b"].delivery.fanout_subscribers
+        follower = mesh.nodes["b"].session_parts.fanout_subscribers
         plain = await followed(mesh, "b")
         await eventually(lambda: follower.live == 1)
         reader = await followed(mesh, "b", **{"qmq-resume": ""})

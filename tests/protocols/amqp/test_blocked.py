@@ -97,14 +97,14 @@ async def test_a_publish_that_waits_long_is_announced(autojump_clock: MockClock)
         client = await connect(rig, **NOTIFIED)
         await client.declare()
         held = trio.Event()
-        slot = rig.alive.commits.slot
-        rig.alive.commits.slot = held.wait  # type: ignore[method-assign]
+        slot = rig.alive.engine.commits.slot
+        rig.alive.engine.commits.slot = held.wait  # type: ignore[method-assign]
         await client.publish("jobs", b"1", delivery_mode=2)
 
         assert (await client.next(commands.Connection.Blocked)).reason == "the node cannot keep up"
         await client.nothing()
         held.set()
-        rig.alive.commits.slot = slot  # type: ignore[method-assign]
+        rig.alive.engine.commits.slot = slot  # type: ignore[method-assign]
         await client.next(commands.Connection.Unblocked)
         assert (await client.declare()).message_count == 1
 

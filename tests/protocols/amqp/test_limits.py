@@ -17,7 +17,6 @@ from qmq.build import BUILD
 from qmq.config import User, UserLimitSettings
 from qmq.protocols.amqp.dialogue import AmqpDialogue
 from qmq.protocols.amqp.publishes import HEADS_MAX
-from qmq.protocols.http.metrics import metrics_page
 from tests.node.rig import eventually, send
 from tests.protocols.amqp.rig import AmqpClient, amqp_node, connect
 from tests.support.depths import depths
@@ -123,7 +122,7 @@ async def test_metrics_count_connections_of_this_protocol(autojump_clock: MockCl
 
         assert (
             'qmq_connections{protocol="amqp"} 1'
-            in (await metrics_page(rig.alive, rig.alive.protocols.of("http").shared.samples)).decode()
+            in (await rig.alive.protocols.of("http").shared.metrics.read()).decode()
         )
 
 

@@ -416,7 +416,7 @@ async def test_a_right_that_is_taken_away_cancels_the_consumers_that_the_client_
             if tag == "former":
                 await client.call(1, commands.Basic.Cancel(tag), commands.Basic.CancelOk)
 
-        rig.alive.access.change(users, ())
+        rig.alive.login_path.access.change(users, ())
 
         if understands:
             assert (await client.next(commands.Basic.Cancel)).consumer_tag == "present"

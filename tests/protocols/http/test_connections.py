@@ -173,7 +173,7 @@ async def test_connections_of_a_user_are_counted_once_and_freed(autojump_clock: 
             assert (await client.send(Q, b"x")).status == 201
             await client.receive("q")
             client.pipe.close()
-        await eventually(lambda: rig.alive.admission._total == 0)
+        await eventually(lambda: rig.alive.login_path.admission._total == 0)
         clients = [await dial(rig, user="ann") for _ in range(3)]
 
         assert [(await one.send(Q, b"x")).status for one in clients] == [201, 201, 429]
@@ -185,7 +185,7 @@ async def test_a_client_that_leaves_during_its_password_check_is_not_counted(aut
             client = await dial(rig, user="ann")
             await client.write(client.bytes_of("POST", f"{Q}/messages", b"x"))
             client.pipe.close()
-        await eventually(lambda: rig.alive.admission._total == 0)
+        await eventually(lambda: rig.alive.login_path.admission._total == 0)
         client = await dial(rig, user="ann")
 
         assert (await client.send(Q, b"x")).status == 201
@@ -233,7 +233,7 @@ async def test_a_newer_token_of_a_connection_is_not_counted_as_another_connectio
         second = await (await dial(rig)).send(Q, b"x", authorization=f"Bearer {bearer}")
 
         assert second.code == "too-many-connections"
-        assert sum(rig.alive.logins._users.values()) == 1
+        assert sum(rig.alive.login_path.logins._users.values()) == 1
 
 
 async def test_a_user_that_is_removed_is_refused_at_once(autojump_clock: MockClock) -> None:
@@ -428,7 +428,7 @@ async def test_a_body_counts_as_memory_until_its_request_is_answered(autojump_cl
             taken.set()
             await goes_on.wait()
 
-        rig.alive.slot = stuck  # type: ignore[method-assign]
+        rig.alive.engine.path.slot = stuck  # type: ignore[method-assign]
         await client.write(client.bytes_of("POST", f"{Q}/messages", json.dumps(batch("x" * MIB)).encode()))
         await taken.wait()
 
@@ -662,7 +662,7 @@ async def test_a_connection_that_ends_leaves_nothing(autojump_clock: MockClock) 
             client = await dial(rig)
             await client.write(client.bytes_of("POST", f"{Q}/messages", b"xyz")[: 20 * n])
             client.pipe.close()
-        await eventually(lambda: rig.alive.admission._total == 0)
+        await eventually(lambda: rig.alive.login_path.admission._total == 0)
 
         assert rig.alive.sessions == {}
         assert rig.alive.memory_budget.bytes == 0

@@ -5,11 +5,20 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from qmq.protocols.http.health import APPEND_SECONDS_MAX, livez, readyz
+from qmq.node.node import Node
+from qmq.protocols.http.health import APPEND_SECONDS_MAX, Health, HealthChecks
 from qmq.settings.definitions.sync import START_SECONDS
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Rig, eventually, send, subscribe
 from tests.node.stuck_rig import three
+
+
+def livez(node: Node) -> Health:
+    return HealthChecks(node, node.engine, node.definition_sync).livez()
+
+
+def readyz(node: Node) -> Health:
+    return HealthChecks(node, node.engine, node.definition_sync).readyz()
 
 
 async def test_running_node_is_live_and_ready(autojump_clock: MockClock) -> None:
@@ -45,7 +54,7 @@ async def test_append_that_hangs_ends_liveness_until_the_disk_is_back(autojump_c
         client = await rig.connect("a")
         rig.stick("a")
         await client.send(send("/queue/q", "x", "r"))
-        await eventually(lambda: node.commits.append_began is not None)
+        await eventually(lambda: node.engine.commits.append_began is not None)
 
         await trio.sleep(APPEND_SECONDS_MAX - 1)
         assert livez(node)[0] == 200

@@ -4,7 +4,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.definitions.definition import Key
-from qmq.protocols.http import calls
+from qmq.protocols.http import management as pages
 from qmq.protocols.http.gateway import management
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import eventually
@@ -67,7 +67,7 @@ async def test_queues_of_other_virtual_hosts_do_not_count_towards_the_rows_of_on
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(management, "PAGE_ROWS", 2)
-    monkeypatch.setattr(calls, "QUEUES_MAX", 2)
+    monkeypatch.setattr(pages, "QUEUES_MAX", 2)
     monkeypatch.setattr(management, "QUEUES_MAX", 2)
     async with web_rig().run() as rig:
         await rig.alive.definitions.change({Key("vhost", "a"): {}})

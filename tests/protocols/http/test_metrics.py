@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope
-from qmq.protocols.http.metrics import CONTENT_TYPE, FAMILIES, MESSAGES, metrics_page
+from qmq.protocols.http.metrics import CONTENT_TYPE, FAMILIES, MESSAGES
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Client, Rig, eventually, send, subscribe
 from tests.settings.routing.test_bindings import request
@@ -28,7 +28,7 @@ PROMTOOL = shutil.which("promtool")
 
 
 async def families_of(rig: Rig) -> dict[str, Metric]:
-    page = await metrics_page(rig.alive, rig.alive.protocols.of("http").shared.samples)
+    page = await rig.alive.protocols.of("http").shared.metrics.read()
     return {family.name: family for family in text_string_to_metric_families(page.decode())}
 
 
@@ -78,7 +78,7 @@ async def test_library_is_loaded_in_a_thread(autojump_clock: MockClock, monkeypa
         blocking = environment._run_blocking
         monkeypatch.setattr(environment, "_run_blocking", run_blocking)
 
-        await metrics_page(rig.alive, rig.alive.protocols.of("http").shared.samples)
+        await rig.alive.protocols.of("http").shared.metrics.read()
 
         assert any(loaded)
 
@@ -179,7 +179,7 @@ async def test_name_with_control_characters_stays_in_its_label(autojump_clock: M
     async with Rig().run() as rig:
         keep(rig, HOSTILE)
 
-        page = (await metrics_page(rig.alive, rig.alive.protocols.of("http").shared.samples)).decode()
+        page = (await rig.alive.protocols.of("http").shared.metrics.read()).decode()
         families = {family.name: family for family in text_string_to_metric_families(page)}
 
         assert list(rig.alive.broker.queues.by_name) == [HOSTILE]
@@ -265,7 +265,7 @@ async def test_links_and_owners_have_a_series_for_each_peer(autojump_clock: Mock
         mesh = node.mesh
         await eventually(lambda: not any(sum(peer.lag.values()) for peer in mesh.statistics().peers))
 
-        families = parsed(await metrics_page(node, node.protocols.of("http").shared.samples))
+        families = parsed(await node.protocols.of("http").shared.metrics.read())
         assert links(families) == [1, 1, 1, 1]
         assert value(families, "qmq_link_lag_records", peer="b") == 0
         owners = {sample.labels["owner"]: sample.labels["server"] for sample in families["qmq_owner_info"].samples}
@@ -273,7 +273,7 @@ async def test_links_and_owners_have_a_series_for_each_peer(autojump_clock: Mock
 
         rig.nodes["c"].stop()
         await eventually(lambda: "c" not in node.linked_peers())
-        families = parsed(await metrics_page(node, node.protocols.of("http").shared.samples))
+        families = parsed(await node.protocols.of("http").shared.metrics.read())
 
         assert links(families)[:2] == [1, 1]
         assert value(families, "qmq_link_up", peer="c", direction="in") == 0
@@ -282,7 +282,7 @@ async def test_links_and_owners_have_a_series_for_each_peer(autojump_clock: Mock
 
 async def test_metrics_of_the_code_and_of_the_page_are_the_same(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
-        page = (await metrics_page(rig.alive, rig.alive.protocols.of("http").shared.samples)).decode()
+        page = (await rig.alive.protocols.of("http").shared.metrics.read()).decode()
 
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", page, re.MULTILINE))
     assert dict(re.findall(r"^\| `((?:qmq|process)_\w+)` \| (\w+) \|", PAGE, re.MULTILINE)) == types
@@ -292,7 +292,7 @@ async def test_labels_of_the_code_are_on_the_page(autojump_clock: MockClock) -> 
     async with MeshRig("a", "b").run() as rig:
         rig.nodes["a"].raise_condition("shortage", "no files")
         await fill(await rig.connect("a"), "/queue/a")
-        page = (await metrics_page(rig.nodes["a"], rig.nodes["a"].protocols.of("http").shared.samples)).decode()
+        page = (await rig.nodes["a"].protocols.of("http").shared.metrics.read()).decode()
 
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -322,7 +322,7 @@ def complaint(*arguments: str | Path, text: bytes = b"") -> bytes:
 async def test_promtool_accepts_the_page(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         await fill(await rig.connect(), "/queue/a")
-        page = await metrics_page(rig.alive, rig.alive.protocols.of("http").shared.samples)
+        page = await rig.alive.protocols.of("http").shared.metrics.read()
 
     assert complaint("metrics", text=page) == b""
     assert complaint("metrics", text=page.replace(b"_bytes", b"_kilobytes")) != b""

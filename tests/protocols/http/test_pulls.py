@@ -334,7 +334,7 @@ async def test_an_ack_of_a_message_that_is_taken_back_meanwhile_fails_alone(auto
         await fill(client, "1", "2")
         first, second = await client.receive("q", 2)
         (pull,) = pull_sessions(rig)
-        slot = rig.alive.slot
+        slot = rig.alive.engine.path.slot
         queues = rig.alive.broker.queues
 
         async def take_back_first(session: int = 0, *, asks: bool = False) -> None:
@@ -346,9 +346,9 @@ async def test_an_ack_of_a_message_that_is_taken_back_meanwhile_fails_alone(auto
                 queues.redelivery.give_back(late, Back.TIMED_OUT, out)
                 rig.alive.submit(out)
 
-        rig.alive.slot = take_back_first  # type: ignore[method-assign]
+        rig.alive.engine.path.slot = take_back_first  # type: ignore[method-assign]
         results = await client.settle(first["ack_token"], second["ack_token"])
-        rig.alive.slot = slot  # type: ignore[method-assign]
+        rig.alive.engine.path.slot = slot  # type: ignore[method-assign]
 
         assert results == ["expired", "acknowledged"]
 
@@ -373,7 +373,7 @@ async def test_an_ack_of_a_session_that_ends_meanwhile_is_expired(autojump_clock
         (first,) = await client.receive("q")
         (second,) = await other.receive("q")
         one, two = pull_sessions(rig)
-        slot = rig.alive.slot
+        slot = rig.alive.engine.path.slot
 
         async def end_the_other(session: int = 0, *, asks: bool = False) -> None:
             """While the first session waits for its turn, the second one is kicked, and has left."""
@@ -383,9 +383,9 @@ async def test_an_ack_of_a_session_that_ends_meanwhile_is_expired(autojump_clock
                 kicked.evict(Refused("kicked", "in the test"))
                 await kicked.closed.wait()
 
-        rig.alive.slot = end_the_other  # type: ignore[method-assign]
+        rig.alive.engine.path.slot = end_the_other  # type: ignore[method-assign]
         results = await client.settle(first["ack_token"], second["ack_token"])
-        rig.alive.slot = slot  # type: ignore[method-assign]
+        rig.alive.engine.path.slot = slot  # type: ignore[method-assign]
 
         assert results == ["acknowledged", "expired"]
 

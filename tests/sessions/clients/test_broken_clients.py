@@ -49,13 +49,13 @@ async def test_a_follower_that_breaks_off_while_it_reads_the_log_leaves_nothing_
             await writer.send(send("/fanout/f", "x" * 4000, "r"))
             await writer.receipt()
         await reader.send(subscribe("/fanout/f"))
-        await eventually(lambda: rig.alive.delivery.fanout_subscribers.reading == 1)
+        await eventually(lambda: rig.alive.session_parts.fanout_subscribers.reading == 1)
         await trio.sleep(1.0)
 
         rig.fabric.break_between("10.0.0.2", "127.0.0.1")
 
         await eventually(lambda: len(rig.alive.sessions) == 1)
-        await eventually(lambda: rig.alive.delivery.fanout_subscribers.reading == 0)
+        await eventually(lambda: rig.alive.session_parts.fanout_subscribers.reading == 0)
 
 
 async def test_what_is_decided_before_a_bug_strikes_is_still_recorded(

@@ -60,12 +60,12 @@ async def test_the_commit_of_sends_that_were_answered_early_waits_for_the_disk_a
         client = await begun(await rig.connect())
         await client.send(send("/queue/q", "one", "early", transaction="t", receipt_level="accepted"))
         await client.receipt()
-        before = rig.alive.commits.groups
+        before = rig.alive.engine.commits.groups
 
         await client.send(COMMIT)
 
         assert await client.receipt() == "committed"
-        assert rig.alive.commits.groups > before
+        assert rig.alive.engine.commits.groups > before
 
 
 async def test_what_was_answered_early_is_gone_when_it_is_not_committed(autojump_clock: MockClock) -> None:

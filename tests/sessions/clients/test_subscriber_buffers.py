@@ -91,7 +91,7 @@ async def test_a_client_that_reads_gets_everything_straight_and_unmarked(autojum
             await writer.send(send("/topic/t", f"{n}"))
             frame = await reader.next("MESSAGE")
             assert (frame.body, "dropped" in frame.head.headers) == (b"%d" % n, False)
-        assert rig.alive.buffers.dropped == 0
+        assert rig.alive.session_parts.buffers.dropped == 0
 
 
 def test_more_than_an_outbox_should_hold_flows_while_the_socket_takes_it() -> None:
@@ -139,7 +139,7 @@ async def test_the_oldest_are_dropped_and_the_newest_arrive(kind: str, autojump_
         assert holes(got)
         assert [number for number, _ in got[-7:]] == list(range(SENT - 7, SENT))
         missed = sum(missed for _, missed in got)
-        assert missed == rig.alive.buffers.dropped == SENT - len(got) > SENT // 2
+        assert missed == rig.alive.session_parts.buffers.dropped == SENT - len(got) > SENT // 2
 
 
 @pytest.mark.parametrize("kind", ["topic", "fanout"])
@@ -150,7 +150,7 @@ async def test_the_newest_are_dropped_and_what_came_first_arrives(kind: str, aut
         await slow.receipt()
 
         await publish(writer, f"/{kind}/t")
-        dropped = rig.alive.buffers.dropped
+        dropped = rig.alive.session_parts.buffers.dropped
         kept = SENT - dropped
         first = await heard(slow, kept - 1)
         await publish(writer, f"/{kind}/t", 2)
@@ -199,7 +199,7 @@ async def test_a_slow_subscription_does_not_cost_the_others_of_its_connection_th
         await writer.receipt()
 
         assert session.outbox.size <= STRAIGHT_BYTES_MAX + 2 * BODY_BYTES
-        frames = [await slow.next("MESSAGE") for _ in range(SENT - rig.alive.buffers.dropped + 1)]
+        frames = [await slow.next("MESSAGE") for _ in range(SENT - rig.alive.session_parts.buffers.dropped + 1)]
         assert [frame.body for frame in frames if frame.head.headers["subscription"] == "q"] == [b"heard"]
 
 

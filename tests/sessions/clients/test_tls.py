@@ -21,7 +21,6 @@ from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.sockets import TcpNetwork, TlsPipe
 from qmq.environment import Pipe, PipeListener, Tls
 from qmq.errors import ConfigError, MeshError
-from qmq.sessions.clients.listeners import serve_clients
 from qmq.wire.stomp import Connection, Role
 from tests.node.rig import Rig
 
@@ -125,10 +124,11 @@ async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_de
         )
         node.environment.network = TcpNetwork()
         limits = node.limits.replace({"farewell_seconds": 1000.0})
-        node.limits = limits
+        node.settings = node.settings.replace({"limits": limits})
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                address, stop = await nursery.start(serve_clients, node, settings, node.protocols.of("stomp"))
+                listen, stomp = node.session_parts.listeners.listen, node.protocols.of("stomp")
+                address, stop = await nursery.start(listen, settings, stomp)
                 client = await TcpNetwork().connect(*address, papers.trusting, "node")
                 connection = Connection(Role.CLIENT)
                 body = b"x" * 900_000
@@ -168,7 +168,8 @@ async def test_a_certificate_that_a_client_must_show_is_no_login(
         node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                address, stop = await nursery.start(serve_clients, node, listener, node.protocols.of("stomp"))
+                listen, stomp = node.session_parts.listeners.listen, node.protocols.of("stomp")
+                address, stop = await nursery.start(listen, listener, stomp)
                 client = await TcpNetwork().connect(*address, shown, "node")
                 await client.send_all(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0".encode())
                 connection = Connection(Role.CLIENT)
@@ -209,12 +210,13 @@ async def test_a_certificate_names_the_user_where_the_listener_asks_for_one(
     )
     async with rig.run():
         node = rig.alive
-        node.logins.change(listed, node.limits)
-        node.access.change(listed, ())
+        node.login_path.logins.change(listed, node.limits)
+        node.login_path.access.change(listed, ())
         node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                address, stop = await nursery.start(serve_clients, node, listener, node.protocols.of("stomp"))
+                listen, stomp = node.session_parts.listeners.listen, node.protocols.of("stomp")
+                address, stop = await nursery.start(listen, listener, stomp)
                 client = await TcpNetwork().connect(*address, shown, "node")
                 await client.send_all(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n\0".encode())
                 connection = Connection(Role.CLIENT)
@@ -246,7 +248,8 @@ async def test_a_client_that_speaks_no_tls_ends_only_its_connection(papers: Pape
         node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
-                address, stop = await nursery.start(serve_clients, node, settings, node.protocols.of("stomp"))
+                listen, stomp = node.session_parts.listeners.listen, node.protocols.of("stomp")
+                address, stop = await nursery.start(listen, settings, stomp)
                 plain = await TcpNetwork().connect(*address, None, "")
                 await plain.send_all(b"CONNECT\naccept-version:1.2\n\n\0")
                 with pytest.raises(trio.BrokenResourceError):

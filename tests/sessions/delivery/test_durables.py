@@ -676,9 +676,9 @@ async def test_a_session_that_ends_leaves_nothing_behind(autojump_clock: MockClo
         await taken(client, 1)
         client.pipe.close()
         node = rig.alive
-        await eventually(lambda: not node.sessions and not node.delivery.fanout_subscribers.reading)
+        await eventually(lambda: not node.sessions and not node.session_parts.fanout_subscribers.reading)
 
-        assert not node.delivery.fanout_subscribers.live
+        assert not node.session_parts.fanout_subscribers.live
         assert not node.broker.queues.deliveries
         assert not node.broker.durable_subscriptions.attached
-        assert not node.delivery.fanout_subscribers.feeds._waiting
+        assert not node.session_parts.fanout_subscribers.feeds._waiting

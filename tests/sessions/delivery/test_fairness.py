@@ -146,11 +146,11 @@ async def test_a_busy_client_is_read_twice_at_most_while_another_waits_for_its_a
     turns_max = 60 * busy
     quiet = QuietPipe(b"SEND\ndestination:/topic/other\nreceipt:q\n\nx\0", turns, turns_max, apart=4 * busy // rate)
     async with Rig().run() as rig:
-        stomp = rig.alive.protocols.of("stomp")
+        stomp, host = rig.alive.protocols.of("stomp"), rig.alive.session_parts.host
         async with trio.open_nursery() as nursery:
             for pipe in [quiet, *[BusyPipe(frame, turns, turns_max) for _ in range(busy)]]:
-                login = rig.alive.admission.admit(pipe.peer_address)
-                nursery.start_soon(ClientSession(rig.alive, pipe, rig.settings.stomp[0], login, stomp).serve)
+                login = rig.alive.login_path.admission.admit(pipe.peer_address)
+                nursery.start_soon(ClientSession(host, pipe, rig.settings.stomp[0], login, stomp).serve)
 
     assert len(quiet.waits) > 5
     assert max(quiet.waits) <= 2 * busy

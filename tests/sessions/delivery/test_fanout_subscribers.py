@@ -25,8 +25,8 @@ async def test_subscribers_of_fanouts_without_messages_are_forgotten(autojump_cl
         await client.send("DISCONNECT\nreceipt:bye\n\n")
         await client.until_closed()
 
-        await eventually(lambda: not rig.alive.sessions and not rig.alive.delivery.fanout_subscribers.reading)
-        assert rig.alive.delivery.fanout_subscribers.live == 0
+        await eventually(lambda: not rig.alive.sessions and not rig.alive.session_parts.fanout_subscribers.reading)
+        assert rig.alive.session_parts.fanout_subscribers.live == 0
 
 
 async def test_next_includes_what_the_same_client_sends_right_after(autojump_clock: MockClock) -> None:
@@ -80,7 +80,7 @@ async def test_many_readers_leave_worker_threads_to_the_commits(autojump_clock: 
             await client.send(subscribe("/fanout/f"))
         for client in clients:
             await client.receipt()
-        await eventually(lambda: not node.delivery.fanout_subscribers.reading)
+        await eventually(lambda: not node.session_parts.fanout_subscribers.reading)
 
         assert now == 0
         assert READS_AT_ONCE <= most <= READS_AT_ONCE + 2
@@ -103,12 +103,12 @@ async def test_a_waiting_reader_gets_nothing_twice_when_the_journal_drops_where_
         slow, writer = await rig.connect(), await rig.connect()
         await slow.send(subscribe("/fanout/f"))
         await slow.receipt()
-        await eventually(lambda: node.delivery.fanout_subscribers.live == 1)
+        await eventually(lambda: node.session_parts.fanout_subscribers.live == 1)
         node.environment._run_blocking = run_in_turn  # type: ignore[assignment]
         for body in bodies:
             await writer.send(send("/fanout/f", body, "r"))
             await writer.receipt()
-        assert node.delivery.fanout_subscribers.reading
+        assert node.session_parts.fanout_subscribers.reading
 
         await node.checkpoints.checkpoint()
         journal.drop_before(node.store.checkpoint_position)

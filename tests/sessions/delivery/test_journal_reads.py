@@ -139,9 +139,9 @@ async def test_what_is_written_and_not_sent_yet_is_waited_for(
     async with Rig().run() as rig:
         client, reader = await rig.connect(), await rig.connect()
         await publish(client, "one")
-        told = rig.alive.commits.committed_end
+        told = rig.alive.engine.commits.committed_end
         await publish(client, "two")
-        monkeypatch.setattr(rig.alive.delivery.journal_reads, "_tail", _Behind(rig.alive.engine.tail, told))
+        monkeypatch.setattr(rig.alive.session_parts.journal_reads, "_tail", _Behind(rig.alive.engine.tail, told))
 
         await reader.send(subscribe(JOURNAL, **{"qmq-until": f"{rig.alive.origin}=3"}))
 
@@ -195,15 +195,15 @@ async def test_a_named_reader_is_shown_with_what_it_has_yet_to_read(autojump_clo
         await reader.send(subscribe(JOURNAL, **said))
         await picture(reader)
 
-        assert rig.alive.delivery.journal_reads.readers() == {"archive": 2}
+        assert rig.alive.session_parts.journal_reads.readers() == {"archive": 2}
         await reader.send("DISCONNECT\n\n")
-        await eventually(lambda: rig.alive.delivery.journal_reads.readers() == {})
+        await eventually(lambda: rig.alive.session_parts.journal_reads.readers() == {})
 
 
 async def test_readers_that_have_left_do_not_accumulate_while_nothing_is_written(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect()
-        reads = rig.alive.delivery.journal_reads
+        reads = rig.alive.session_parts.journal_reads
         for number in range(5):
             await client.send(subscribe(JOURNAL, str(number)))
             await picture(client)

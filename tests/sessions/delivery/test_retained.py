@@ -212,7 +212,7 @@ async def test_a_client_that_does_not_read_gets_very_many_values_at_its_own_pace
         found = await heard(slow, 2001)
         assert [body.split()[0] for _, body, _ in found if found].count("7") == 2
         assert len({topic for topic, _, _ in found}) == 2000
-        await eventually(lambda: not rig.alive.delivery.dispatcher.retained_delivery.walking)
+        await eventually(lambda: not rig.alive.session_parts.dispatcher.retained_delivery.walking)
 
 
 async def test_live_messages_of_a_topic_never_come_before_its_value_nor_the_value_twice(
@@ -223,7 +223,7 @@ async def test_live_messages_of_a_topic_never_come_before_its_value_nor_the_valu
         slow, writer = await rig.connect("10.0.0.2"), await rig.connect()
         await slow.send(subscribe("/topic/v.#"))
         await slow.receipt()
-        assert rig.alive.delivery.dispatcher.retained_delivery.walking
+        assert rig.alive.session_parts.dispatcher.retained_delivery.walking
 
         for n in range(0, 2000, 10):
             await set_value(writer, f"/topic/v.{n:06}", "new")
@@ -232,7 +232,7 @@ async def test_live_messages_of_a_topic_never_come_before_its_value_nor_the_valu
         await said(writer, "/topic/v.end", "end")
 
         by_topic: dict[str, list[tuple[str, bool]]] = {}
-        while "v.end" not in by_topic or rig.alive.delivery.dispatcher.retained_delivery.walking or slow.frames:
+        while "v.end" not in by_topic or rig.alive.session_parts.dispatcher.retained_delivery.walking or slow.frames:
             ((topic, body, retained),) = await heard(slow, 1)
             by_topic.setdefault(topic, []).append((body.split()[0], retained))
         while len(by_topic) < 2001:
@@ -256,7 +256,7 @@ async def test_values_wait_for_a_subscription_with_a_buffer_as_long_as_it_takes(
         await slow.send(subscribe("/topic/v.*", buffer_messages="1", overflow="drop-oldest"))
 
         assert [body.split()[0] for _, body, _ in await heard(slow, 500)] == [str(n) for n in range(500)]
-        assert rig.alive.buffers.dropped == 0
+        assert rig.alive.session_parts.buffers.dropped == 0
 
 
 async def test_a_subscriber_that_leaves_half_way_leaves_nothing_behind(autojump_clock: MockClock) -> None:
@@ -268,7 +268,7 @@ async def test_a_subscriber_that_leaves_half_way_leaves_nothing_behind(autojump_
         await leaver.receipt()
         leaver.pipe.close()
 
-        await eventually(lambda: not rig.alive.delivery.dispatcher.retained_delivery.walking)
+        await eventually(lambda: not rig.alive.session_parts.dispatcher.retained_delivery.walking)
 
 
 async def test_values_that_cannot_be_delivered_end_their_subscriber_and_nothing_else(

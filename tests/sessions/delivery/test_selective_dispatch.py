@@ -281,11 +281,11 @@ async def test_browsers_that_are_given_up_at_once_leave_nothing_and_keep_no_othe
                 f"SUBSCRIBE\nid:{number}\ndestination:{JOBS}\nbrowser:true\n\n", f"UNSUBSCRIBE\nid:{number}\n\n"
             )
         await publish(client, 4, 4)
-        assert sum(map(len, rig.alive.delivery.browsing._waiting.values())) <= 1
+        assert sum(map(len, rig.alive.session_parts.browsing._waiting.values())) <= 1
 
         other = await rig.connect()
         await other.send(subscribe(JOBS, "b", browser="true"))
         seen = [(await other.next("MESSAGE")).body for _ in range(5)]
 
         assert seen == [b"1", b"2", b"3", b"4", b""]
-        assert not rig.alive.delivery.browsing._waiting
+        assert not rig.alive.session_parts.browsing._waiting

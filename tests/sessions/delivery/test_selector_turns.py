@@ -297,7 +297,7 @@ async def test_sender_is_not_read_before_what_it_set_off_is_delivered(autojump_c
         await sender.send(send("/topic/none", "", "next"))
         await sender.receipt()
 
-        assert not rig.alive.delivery.dispatcher.selecting.behind
+        assert not rig.alive.session_parts.dispatcher.selecting.behind
         assert [await client.messages(1) for client in clients] == [[b"1"]] * 20
 
 
@@ -306,9 +306,7 @@ async def test_connection_that_set_much_off_and_left_keeps_its_place_until_that_
 ) -> None:
     async with Rig(limits={"connections_max": 1}).run() as rig:
         waiting: list[Callable[[], None]] = []
-        monkeypatch.setattr(
-            rig.alive.delivery.dispatcher.selecting, "after_delivery", lambda session, do: waiting.append(do)
-        )
+        monkeypatch.setattr(rig.alive.session_parts.host, "after_delivery", lambda session, do: waiting.append(do))
         sender = await rig.connect()
 
         sender.pipe.close()
@@ -336,7 +334,7 @@ async def test_live_followers_of_a_fanout_read_the_log_when_selecting_costs_much
         for client in clients:
             assert await client.messages(3) == [b"0", b"1", b"2"]
         assert selector_cost.most <= TURN_MOST
-        await eventually(lambda: rig.alive.delivery.fanout_subscribers.live == 100)
+        await eventually(lambda: rig.alive.session_parts.fanout_subscribers.live == 100)
         for client in clients:
             await nothing_more(client)
 

@@ -241,7 +241,7 @@ async def test_it_needs_to_declare_and_read_the_queue_and_to_send_to_that_of_its
     rig = Rig()
     async with rig.run():
         node = rig.alive
-        node.access.change([ann], [row.permission for row in rows])
+        node.login_path.access.change([ann], [row.permission for row in rows])
         right = node.rights_of(Principal("ann"))
         right.check_needs(needs_of("/control/declare/queue/q"))
         for queue, dead_letter, code in [

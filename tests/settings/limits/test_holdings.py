@@ -133,7 +133,7 @@ async def test_the_user_that_declared_a_queue_first_keeps_it_and_an_administrato
         answer = await request(bob, "declare/queue/q", {"max_messages": 5})
         assert (answer["changed"], json.loads(answer["value"])["declared_by"]) == ("0", "ann")
         rows = (PermissionSettings(user="bob", allow=("administer",), destinations=("/queue/q",)),)
-        rig.alive.access.change(USERS, [row.permission for row in rows])
+        rig.alive.login_path.access.change(USERS, [row.permission for row in rows])
         answer = await request(bob, "declare/queue/q", {"max_messages": 6}, replace="true")
         assert json.loads(answer["value"]) == {"max_messages": 6, "declared_by": "ann"}
 

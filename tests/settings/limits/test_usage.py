@@ -105,7 +105,7 @@ async def test_a_client_that_connects_again_has_not_paid(autojump_clock: MockClo
 
         assert took > 2.5
         await trio.sleep(60)
-        assert rig.alive.usages._kept == 0
+        assert rig.alive.settings_parts.usages._kept == 0
 
 
 async def test_what_users_and_addresses_used_is_forgotten_when_they_have_left(autojump_clock: MockClock) -> None:
@@ -117,8 +117,8 @@ async def test_what_users_and_addresses_used_is_forgotten_when_they_have_left(au
             ann.pipe.close()
         await trio.sleep(10)
 
-        assert len(rig.alive.usages) == 0
-        assert rig.alive.usages._kept == 0
+        assert len(rig.alive.settings_parts.usages) == 0
+        assert rig.alive.settings_parts.usages._kept == 0
 
 
 async def test_no_more_than_so_many_are_kept_without_a_session(
@@ -133,8 +133,8 @@ async def test_no_more_than_so_many_are_kept_without_a_session(
             client.pipe.close()
             await eventually(lambda: not rig.alive.sessions)
 
-        assert rig.alive.usages._kept == 1
-        assert len(rig.alive.usages) == 1
+        assert rig.alive.settings_parts.usages._kept == 1
+        assert len(rig.alive.settings_parts.usages) == 1
 
 
 async def test_heartbeats_go_on_in_both_directions_while_a_client_is_not_read(autojump_clock: MockClock) -> None:
@@ -259,10 +259,10 @@ async def test_clients_without_login_share_the_limits_of_anonymous(autojump_cloc
 async def test_the_unix_socket_has_no_limits(autojump_clock: MockClock) -> None:
     rows = (UserLimitSettings(user="*", messages_per_second_max=1, connections_max=1),)
     async with rig_of(*rows, limits={"messages_per_second_per_address_max": 1}).run() as rig:
-        allowance = rig.alive.usages.join(10_000, LOCAL.principal, None)
+        allowance = rig.alive.settings_parts.usages.join(10_000, LOCAL.principal, None)
 
         assert not allowance.is_limited
-        assert len(rig.alive.usages) == 0
+        assert len(rig.alive.settings_parts.usages) == 0
 
 
 async def test_a_node_stops_without_waiting_for_rates(autojump_clock: MockClock) -> None:

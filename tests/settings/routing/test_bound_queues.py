@@ -320,7 +320,7 @@ async def test_the_end_of_a_later_subscription_with_its_id_deletes_nothing_of_th
         await follow(client, durable="true")
         (session,) = rig.alive.sessions.values()
         # As when its user may not subscribe any more.
-        rig.alive.access._end(session, "audit", Refused("not-allowed", "From now on."))
+        rig.alive.login_path.access._end(session, "audit", Refused("not-allowed", "From now on."))
         assert (await client.any()).head.headers["error-code"] == "not-allowed"
         await follow(client, "/queue/other")
 

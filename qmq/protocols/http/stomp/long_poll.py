@@ -10,7 +10,7 @@ is worse than none. A client that leaves while nothing was taken for its request
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
@@ -20,9 +20,10 @@ from qmq.errors import Refused
 from qmq.protocols.http.codec import HttpRefusal, HttpRequest
 from qmq.protocols.http.gateway.responses import HttpEncoder
 from qmq.protocols.http.stomp.long_poll_pipe import IDLE_SECONDS, LongPollPipe
-from qmq.sessions.clients.admission import PendingLogin
+from qmq.sessions.clients.admission import Admission, PendingLogin
 from qmq.sessions.clients.dialogue import ClientProtocol
-from qmq.sessions.clients.session import ClientSession, SessionContext
+from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.session_host import SessionHost
 
 SESSIONS_MAX: Final = 10_000
 """In one node. Beyond it a new one is refused; each is also a connection, with the bounds of these."""
@@ -56,15 +57,13 @@ class Asking(NamedTuple):
     put: Callable[[bytes], None]
 
 
-class LongPollContext(SessionContext, Tasks, Protocol):
-    """What these sessions need of the node."""
-
-
 class LongPollSessions:
     """All sessions of the node over long poll."""
 
-    def __init__(self, context: LongPollContext, protocol: ClientProtocol) -> None:
-        self._context = context
+    def __init__(self, node: Tasks, host: SessionHost, admission: Admission, protocol: ClientProtocol) -> None:
+        self._node = node
+        self._host = host
+        self._admission = admission
         self._protocol = protocol
         self._pipes: dict[str, LongPollPipe] = {}
         self._sweeps = False
@@ -108,18 +107,18 @@ class LongPollSessions:
         """
         if len(self._pipes) >= SESSIONS_MAX:
             raise Refused("too-many-connections", f"At most {SESSIONS_MAX} such sessions may be open.")
-        context = self._context
-        id = f"{context.environment.rng.getrandbits(ID_BITS):032x}"
+        host = self._host
+        id = f"{host.engine.environment.rng.getrandbits(ID_BITS):032x}"
         pipe = LongPollPipe(asking.pipe)
-        login = pipe.login = context.admission.admit(pipe.peer_address, now=trio.current_time())
+        login = pipe.login = self._admission.admit(pipe.peer_address, now=trio.current_time())
         self._carry(pipe, asking.login)
-        session = ClientSession(context, pipe, asking.session.listener, login, self._protocol)
-        pipe.grew = partial(context.memory_budget.change, session)
-        context.spawn(session.serve)
+        session = ClientSession(host, pipe, asking.session.listener, login, self._protocol)
+        pipe.grew = partial(host.budget.change, session)
+        self._node.spawn(session.serve)
         self._pipes[id] = pipe
         if not self._sweeps:
             self._sweeps = True
-            context.spawn(self._sweep)
+            self._node.spawn(self._sweep)
         return id
 
     def _find(self, id: str, asking: Pipe) -> LongPollPipe | None:
@@ -129,7 +128,7 @@ class LongPollSessions:
     def _carry(self, pipe: LongPollPipe, carrier: PendingLogin) -> None:
         """A client that has logged in over requests must not lose their connections to other logins."""
         assert pipe.login is not None
-        self._context.admission.decided_with(carrier, pipe.login)
+        self._admission.decided_with(carrier, pipe.login)
 
     async def _sweep(self) -> None:
         while self._pipes:
