@@ -152,9 +152,9 @@ except Refused as refused:
 def test_a_metric_is_a_line_of_the_page(copy: Copy) -> None:
     copy.change(
         "qmq/protocols/http/metrics.py",
-        "    _add_mesh(families, context)\n",
-        """    _add_mesh(families, context)
-    families.counters("qmq_bells", "Bells.", ("tower",), [(("north",), 1)])
+        "        _add_mesh(families, self._links, self._takeover)\n",
+        """        _add_mesh(families, self._links, self._takeover)
+        families.counters("qmq_bells", "Bells.", ("tower",), [(("north",), 1)])
 """,
     )
 

@@ -138,7 +138,8 @@ class _Run:
             if page:
                 await self._settle(page)
                 await engine.path.flushed()
-            await trio.lowlevel.checkpoint()
+            if begin + PAGE_MESSAGES < len(left):
+                await trio.lowlevel.checkpoint()
         if not job.is_dry_run:
             out = Outcome(now_us=engine.environment.now_us())
             engine.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)
