@@ -32,7 +32,7 @@ from qmq.config import Address, LimitSettings, ListenerSettings, NodeSettings
 from qmq.engine.runtime.worker import Worker
 from qmq.node.main import GC_THRESHOLDS, real_environment
 from qmq.node.node import Node
-from qmq.protocols.http.metrics import metrics_page
+from qmq.protocols.http.metrics import MetricsPage
 from qmq.protocols.http.samples import QUEUES_SHOWN, Samples
 from qmq.storage.queues.choice import open_queue_store
 from qmq.storage.store import open_store
@@ -99,8 +99,10 @@ async def measure(queues: int, connections: int, scrapes: int, folder: Path, wor
         found: dict[str, list[float]] = {"page": [], "turn": [], "looking": [], "pass": []}
         size = 0
         for _ in range(scrapes):
-            node.queue_catalog = QueueCatalog(node.engine, node, node.declared_queues, node.paused_queues)
-            samples = Samples(node)
+            catalog = QueueCatalog(node.engine, node, node.declared_queues, node.paused_queues)
+            samples = Samples(node.engine, node, catalog)
+            takeover = node.mesh_parts.takeover
+            page = MetricsPage(node.engine, node.admin.facts, node.conditions, node.mesh, takeover, samples)
             turns.reset()
             began = time.perf_counter()
             while samples.taken_at is None:
@@ -110,7 +112,7 @@ async def measure(queues: int, connections: int, scrapes: int, folder: Path, wor
             found["looking"].append(MS * turns.together)
             turns.reset()
             await trio.lowlevel.checkpoint()
-            size = len(await metrics_page(node, samples))
+            size = len(await page.read())
             await trio.lowlevel.checkpoint()
             found["page"].append(MS * turns.longest)
         trio.lowlevel.remove_instrument(turns)
