@@ -30,18 +30,10 @@ from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.replication.mesh import Mesh
-from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.session import ClientSession
-from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
-from qmq.sessions.delivery.journal_reads import JournalReads
+from qmq.sessions.parts import SessionParts
 from qmq.settings.definitions.declare import DeclareRequests
-from qmq.settings.definitions.declared_queues import DeclaredQueues
-from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
-from qmq.settings.definitions.live import LiveDefinitions
-from qmq.settings.definitions.paused_queues import PausedQueues
-from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
-from qmq.settings.routing.definitions import RoutingDefinitions
-from qmq.settings.routing.left_behind import LeftBehind
+from qmq.settings.parts import SettingsParts
 
 
 def admin_parts(
@@ -54,27 +46,23 @@ def admin_parts(
     conditions: Conditions,
     system: SystemTopics,
     beats: Heartbeats,
-    access: Access,
     sessions: dict[int, ClientSession],
-    fanout_subscribers: FanoutSubscribers,
-    journal_reads: JournalReads,
-    definitions: LiveDefinitions,
-    declared_queues: DeclaredQueues,
-    paused_queues: PausedQueues,
-    exclusive_queues: ExclusiveQueues,
-    queue_lifetimes: QueueLifetimes,
-    routing: RoutingDefinitions,
-    left_behind: LeftBehind,
+    of_mesh: SettingsParts,
+    clients: SessionParts,
 ) -> AdminParts:
     """`sessions` stays live."""
+    access, definitions, declared_queues = clients.login_path.access, of_mesh.definitions, of_mesh.declared_queues
+    exclusive_queues, queue_lifetimes = of_mesh.exclusive_queues, of_mesh.queue_lifetimes
     broker, membership, name = engine.broker, mesh_parts.members.membership, engine.broker.origin.node
-    catalog = QueueCatalog(engine, node, declared_queues, paused_queues)
+    catalog = QueueCatalog(engine, node, declared_queues, of_mesh.paused_queues)
     counts = Counts(engine, catalog, sessions)
-    lag = FanoutLag(engine, counts, fanout_subscribers)
+    lag = FanoutLag(engine, counts, clients.fanout_subscribers)
     shown = ShownDestinations(engine, node, catalog)
-    status = NodeStatus(engine, mesh, mesh_parts, facts, shown, journal_reads, conditions, sessions)
+    status = NodeStatus(engine, mesh, mesh_parts, facts, shown, clients.journal_reads, conditions, sessions)
     declarations = DeclareRequests(declared_queues, exclusive_queues, queue_lifetimes, access.rights_of)
-    routing_requests = RoutingRequests(definitions, declared_queues, exclusive_queues, routing, access.rights_of)
+    routing_requests = RoutingRequests(
+        definitions, declared_queues, exclusive_queues, of_mesh.routing, access.rights_of
+    )
     lists = ListVerbs(rpc, name, catalog, counts, lag, conditions)
     connections = Connections(broker, mesh, sessions)
     messages = Messages(engine, membership, sessions)
@@ -92,13 +80,13 @@ def admin_parts(
     )
     responders = Responders(
         BulkVerbs(jobs, declared_queues, sessions),
-        QueueVerbs(broker, paused_queues, deletion, declarations, routing_requests, message_verbs),
+        QueueVerbs(broker, of_mesh.paused_queues, deletion, declarations, routing_requests, message_verbs),
         routing_requests,
         message_verbs,
         ConnectionVerbs(rpc, name),
         NodeVerbs(node, access, status, mesh_parts.decommission, definitions, declared_queues),
         lists,
-        DefinitionVerbs(node, engine.environment, definitions, left_behind, system),
+        DefinitionVerbs(node, engine.environment, definitions, of_mesh.left_behind, system),
         console,
     )
     verbs = Verbs(access, system, exclusive_queues, responders)

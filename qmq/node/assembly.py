@@ -1,7 +1,6 @@
 """Builds the parts of each room, in the order of what they depend on: one function for each room.
 
-A function returns its parts as one frozen group. `qmq.node.parts` calls them, and still builds the parts that get the
-node as a context.
+A function returns its parts as one frozen group. `qmq.node.parts` calls them.
 """
 
 from collections.abc import Callable

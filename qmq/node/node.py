@@ -58,7 +58,7 @@ class Node(NodeParts):
         self.broker.subscriptions.is_leaving = self._is_leaving
         restore(self.engine)
         replay_ids(self.store.journal, self.broker.dedup, self.broker.deletions, self.environment.now_us())
-        if self.peer_names:
+        if self.membership.peers:
             self.mesh_parts.takeover.begin()
         recovered = self.store.recovered
         for message in in_words(recovered.quarantined):

@@ -1,11 +1,10 @@
 """The parts of one node: builds each of them, in the order of what it depends on.
 
-A part that has rules of its own has a module of its own, and gets the node as the narrow context that it names. So the
-node has each part as an attribute, and what parts need of each other as methods, some of them a part's own. `Node` runs
-them. All of it is one module, because the order in which parts are built is what it decides.
+One function for each room builds its parts from those of the rooms below (`engine_parts` … `admin_parts`). `NodeParts`
+calls them in this order and keeps what they return. `Node` runs it. All of it is one module, because the order is what
+it decides.
 """
 
-from collections.abc import Collection
 from functools import partial
 
 import trio
@@ -23,7 +22,6 @@ from qmq.config import NodeSettings, PeersFile
 from qmq.engine.runtime.certificate_expiry import CertificateExpiry
 from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.heartbeats import Heartbeats
-from qmq.engine.runtime.served_rows import served_rows
 from qmq.environment import Environment
 from qmq.mesh.host import MeshHost
 from qmq.mesh.membership.members import membership_at_start
@@ -43,7 +41,6 @@ from qmq.sessions.clients.session import ClientSession
 from qmq.settings.definitions.file_entries import new_entries
 from qmq.settings.definitions.live import Changes
 from qmq.settings.policies import broker_limits
-from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.store import Store
 
 INCARNATION_BITS = 64
@@ -65,7 +62,6 @@ class NodeParts(NodeServices):
         # First, so that a node with a wrong file changes nothing.
         pending = new_entries(settings, store.recovered.definitions)[0]
         self.store = store
-        self.software = f"qmq/{__version__}"
         self.certificates = Certificates()
         self.certificate_expiry = CertificateExpiry(self.certificates, environment, self)
         self.membership = membership_at_start(store, settings.name, peers)
@@ -144,10 +140,7 @@ class NodeParts(NodeServices):
         self.paused_queues = parts.paused_queues
         self.declared_queues = parts.declared_queues
         self.routing = parts.routing
-        self.vhosts = parts.vhosts
-        self.schemas = parts.schemas
         self.rules = parts.rules
-        self.queue_watchers = parts.queue_watchers
         self.queue_lifetimes = parts.queue_lifetimes
         self.exclusive_queues = parts.exclusive_queues
 
@@ -166,20 +159,18 @@ class NodeParts(NodeServices):
             lambda: self.admin,
         )
         self.login_path: LoginPath = parts.login_path
-        self.loops = parts.loops
         self.rights_of = parts.login_path.access.rights_of
         self.refusals = parts.login_path.refusals
         self.memory_budget = parts.host.budget
         self.addresses: dict[str, list[tuple[str, int]]] = {}
         """Protocol → where its clients are served now."""
-        self.started_seconds = trio.current_time()
 
     def _build_others(self) -> None:
         """What operators command, and what follows decisions."""
         identity = NodeIdentity(
-            self.settings.name, self.software, f"{self.origin.incarnation:016x}", self.started_seconds
+            self.settings.name, f"qmq/{__version__}", f"{self.origin.incarnation:016x}", trio.current_time()
         )
-        parts, clients, host = self.settings_parts, self.session_parts, self.session_parts.host
+        clients, host = self.session_parts, self.session_parts.host
         self.admin: AdminParts = admin_parts(
             self,
             self.engine,
@@ -190,21 +181,10 @@ class NodeParts(NodeServices):
             self.conditions,
             self.system,
             self.beats,
-            clients.login_path.access,
             self.sessions,
-            clients.fanout_subscribers,
-            clients.journal_reads,
-            parts.definitions,
-            parts.declared_queues,
-            parts.paused_queues,
-            parts.exclusive_queues,
-            parts.queue_lifetimes,
-            parts.routing,
-            parts.left_behind,
+            self.settings_parts,
+            clients,
         )
-        self.queue_catalog = self.admin.catalog
-        self.facts_reader = self.admin.facts
-        self.console = self.admin.console
         self._follow_decisions()
 
     def _follow_decisions(self) -> None:
@@ -222,16 +202,3 @@ class NodeParts(NodeServices):
             durable=(self.definitions.copies_changed, self.definition_sync.peer_reported),
             members=(self.exclusive_queues.members_changed,),
         )
-
-    # What parts need of the node
-
-    def served_rows(self) -> ServedRows:
-        """The rows in the queue store of the messages that this node serves now."""
-        return served_rows(self.broker, self.store)
-
-    @property
-    def peer_names(self) -> list[str]:
-        return self.membership.peers
-
-    def linked_peers(self) -> Collection[str]:
-        return self.mesh.followers()

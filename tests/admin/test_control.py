@@ -223,7 +223,7 @@ async def test_list_counts_many_messages_in_flight_in_turns(
                 await trio.lowlevel.checkpoint()
 
         nursery.start_soon(count)
-        (row,) = await rig.alive.queue_catalog.rows(["/queue/q"])
+        (row,) = await rig.alive.admin.catalog.rows(["/queue/q"])
         nursery.cancel_scope.cancel()
 
     assert row["in_flight"] == 9

@@ -1,20 +1,11 @@
-"""What the parts of a node may use of it: capabilities, which each part combines into a context of its own.
+"""What the parts of a node may use of it, whatever they do: small interfaces, all of which `Node` satisfies."""
 
-A part never sees the node itself: its context, `…Context`, names what it uses, and tests pass an object with no more
-than that. `Node` satisfies all of them.
-"""
-
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
 from qmq.config import NodeSettings
-from qmq.environment import Environment
-from qmq.model.dots import Origin, Vector
-from qmq.model.members import Membership
-from qmq.storage.queues.served_rows import ServedRows
-from qmq.storage.store import Store
+from qmq.model.dots import Vector
 
 
 class Configured(Protocol):
@@ -22,19 +13,6 @@ class Configured(Protocol):
 
     @property
     def settings(self) -> NodeSettings: ...
-
-
-class Engine(Protocol):
-    """The rules, the disk, the environment, and the settings that apply now."""
-
-    origin: Origin
-    broker: Broker
-    store: Store
-    environment: Environment
-    settings: NodeSettings
-
-    def served_rows(self) -> ServedRows:
-        """The rows in the queue store of the messages that this node serves now."""
 
 
 class Committing(Protocol):
@@ -91,16 +69,3 @@ class Tasks(Protocol):
 
 class NodeBasics(Configured, Reporting, Tasks, Protocol):
     """What every part may use of its node, whatever the part does."""
-
-
-class MeshPeers(Protocol):
-    """The other members."""
-
-    @property
-    def membership(self) -> Membership: ...
-
-    @property
-    def peer_names(self) -> list[str]: ...
-
-    def linked_peers(self) -> Collection[str]:
-        """The peers that follow this node now."""

@@ -300,7 +300,7 @@ def protocol(node: Any) -> ClientProtocol:
     declared = its.declared_queues
     lookup = Lookup(node.broker, declared, table, its.vhosts, its.sync, row_of, its.policies.of)
     shared = node.engine, lookup, SharedContents(), pull_consumers(node.engine, node.mesh)
-    sessions = node.login_path, node.loops, node.refusals, node.beats, node.memory_budget
+    sessions = node.login_path, node.session_parts.loops, node.refusals, node.beats, node.memory_budget
     settings = its.definitions, declared, its.exclusive_queues, its.queue_lifetimes, its.queue_watchers
     parts = AmqpParts(*shared, *sessions, *settings, node.spawn, node.limits.body_bytes_max)
     return ClientProtocol("amqp", partial(AmqpDialogue, parts), _refusal)

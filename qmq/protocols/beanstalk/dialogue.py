@@ -11,7 +11,6 @@ import trio
 
 from qmq.access.rules import Principal
 from qmq.admin.bulk_jobs import run_bulk_job
-from qmq.admin.facts.node_facts import NodeIdentity
 from qmq.auth.credentials import USERS, Grant
 from qmq.engine.runtime.contexts import Configured
 from qmq.engine.runtime.waker import Waker
@@ -187,11 +186,9 @@ def protocol(node: Any) -> ClientProtocol:
     jobs = JobFinder(engine, rpc)
     changes = JobChanges(engine, node.mesh, rpc, jobs, partial(run_bulk_job, engine, node.definitions), node.spawn)
     part = BeanstalkPart(jobs, changes, rpc)
-    incarnation = f"{engine.broker.origin.incarnation:016x}"
-    identity = NodeIdentity(engine.broker.origin.node, node.software, incarnation, node.started_seconds)
-    statistics = JobStatistics(part, engine, rpc, node.queue_catalog, identity, node)
+    statistics = JobStatistics(part, engine, rpc, node.admin.catalog, node.admin.facts.identity, node)
     tubes_max = node.settings.limits.subscriptions_max
-    parts = BeanstalkParts(part, statistics, engine, node.loops, node.rules, node.refusals, tubes_max)
+    parts = BeanstalkParts(part, statistics, engine, node.session_parts.loops, node.rules, node.refusals, tubes_max)
     begin = partial(
         BeanstalkDialogue,
         node,

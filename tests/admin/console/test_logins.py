@@ -334,14 +334,14 @@ async def test_form_cannot_log_in(autojump_clock: MockClock) -> None:
 async def test_tabs_share_one_question_to_the_mesh(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as rig:
         asked = 0
-        answer = rig.nodes["b"].console.overview_here
+        answer = rig.nodes["b"].admin.console.overview_here
 
         async def counted(call: OverviewCall) -> Facts:
             nonlocal asked
             asked += 1
             return await answer(call)
 
-        rig.nodes["b"].console.overview_here = counted  # type: ignore[method-assign]
+        rig.nodes["b"].admin.console.overview_here = counted  # type: ignore[method-assign]
         tabs = [await (await dial_node(rig, "a")).follow("/v1/console/events") for _ in range(10)]
 
         for _ in range(5):

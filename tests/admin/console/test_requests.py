@@ -118,7 +118,7 @@ async def test_history_has_the_growth_of_each_interval(autojump_clock: MockClock
 
 async def test_history_keeps_one_hour_in_the_same_memory(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
-        history = rig.alive.console.history
+        history = rig.alive.admin.console.history
         size = len(history._rows)
 
         for number in range(SAMPLES + 5):

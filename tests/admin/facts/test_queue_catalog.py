@@ -35,7 +35,7 @@ async def store(rig: Rig, depths: dict[str, int]) -> None:
 
 
 async def first(rig: Rig, sort: str, is_reversed: bool, count: int = 50, text: str = "") -> Found:
-    found, _ = await rig.alive.queue_catalog.first(QueueSearch(sort, is_reversed, count, text))
+    found, _ = await rig.alive.admin.catalog.first(QueueSearch(sort, is_reversed, count, text))
     return [(name.removeprefix("/queue/"), value) for name, value in found]
 
 
@@ -251,7 +251,7 @@ async def test_few_searches_are_kept(autojump_clock: MockClock) -> None:
         for number in range(2 * KEPT_MAX):
             assert await first(rig, NAME, is_reversed=False, text=str(number)) == []
 
-        assert len(rig.alive.queue_catalog._kept) <= KEPT_MAX
+        assert len(rig.alive.admin.catalog._kept) <= KEPT_MAX
 
 
 async def test_names_with_a_prefix_follow_each_other(autojump_clock: MockClock) -> None:
@@ -260,7 +260,7 @@ async def test_names_with_a_prefix_follow_each_other(autojump_clock: MockClock) 
         await store(rig, {"job": 1, "jobs.1": 1, "job.3": 1, "other": 1})
     async with rig.run():
         fill(rig, {"job.2": 1, "jo": 1, "job.3": 2})
-        catalog = rig.alive.queue_catalog
+        catalog = rig.alive.admin.catalog
 
         names, after = await catalog.names("/queue/job", "", 2)
         more, end = await catalog.names("/queue/job", after, 2)

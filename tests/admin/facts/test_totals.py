@@ -359,7 +359,7 @@ async def test_the_oldest_message_of_a_backlog_that_is_only_in_the_queue_store_i
         client = await rig.connect()
         node = rig.alive
         stored = await ages_of(client)
-        first = node.served_rows().page("/queue/q", PRIORITY_DEFAULT, None, node.environment.now_us(), 1)[0].dot
+        first = node.engine.served_rows().page("/queue/q", PRIORITY_DEFAULT, None, node.environment.now_us(), 1)[0].dot
         node.broker.queues.settlement.settled_elsewhere("/queue/q", first, first.sequence, None)
         settled = await ages_of(client)
 

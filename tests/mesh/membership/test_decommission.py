@@ -47,7 +47,7 @@ async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         await eventually(lambda: knows_retired(b, "c", "a"))
         for node, peer in ((a, "b"), (b, "a")):
-            assert node.peer_names == [peer]
+            assert node.membership.peers == [peer]
             assert list(node.checkpoints.members) == [peer]
             assert node.membership.is_majority({"a", "b"})
         assert a.rules.level("/queue/jobs") == 0  # two nodes: the default asks for one disk
@@ -262,7 +262,7 @@ async def test_a_node_that_is_heard_is_retired_only_by_force_and_then_stops(auto
         said = await retire(client, "c")
         assert said["error-code"] == "still-reachable"
         assert "b can reach c" in str(said["message"])
-        assert mesh.nodes["a"].peer_names == ["b", "c"]
+        assert mesh.nodes["a"].membership.peers == ["b", "c"]
 
         said = await retire(await mesh.connect("a"), "c", force="true")
         assert said["error-code"] == "not-agreed"

@@ -127,7 +127,7 @@ async def test_a_file_that_must_not_follow_changes_nothing_and_says_why(
 
         (one,) = [one for one in present(a) if one["code"] == "reload"]
         assert sentence in one["message"]
-        assert a.peer_names == ["b", "c"]
+        assert a.membership.peers == ["b", "c"]
         assert mesh.link("a", "c") == "caught-up"
 
 

@@ -710,7 +710,7 @@ async def test_a_queue_that_is_deleted_while_its_consumer_leaves_harms_no_other(
         await client.consume()
         session = next(iter(rig.alive.sessions.values()))
         # The task of a deletion runs a moment after it, when the connection may have been left.
-        (notify,) = rig.alive.queue_watchers._watchers["/queue/jobs"].values()
+        (notify,) = rig.alive.settings_parts.queue_watchers._watchers["/queue/jobs"].values()
         client.pipe.close()
         await session.closed.wait()
         await eventually(lambda: not hasattr(session, "dialogue"))

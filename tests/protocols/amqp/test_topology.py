@@ -421,7 +421,7 @@ async def test_a_right_that_is_taken_away_cancels_the_consumers_that_the_client_
         if understands:
             assert (await client.next(commands.Basic.Cancel)).consumer_tag == "present"
         await client.nothing()
-        assert not rig.alive.queue_watchers._watchers
+        assert not rig.alive.settings_parts.queue_watchers._watchers
 
 
 async def test_a_queue_that_is_deleted_ends_no_other_consumer_of_this_tag(autojump_clock: MockClock) -> None:
@@ -431,7 +431,7 @@ async def test_a_queue_that_is_deleted_ends_no_other_consumer_of_this_tag(autoju
         await client.declare("others")
         await client.consume()
         # The task of a deletion runs a moment after it.
-        (notify,) = rig.alive.queue_watchers._watchers["/queue/jobs"].values()
+        (notify,) = rig.alive.settings_parts.queue_watchers._watchers["/queue/jobs"].values()
         await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
         await client.consume("others")
 
@@ -469,7 +469,7 @@ async def test_a_queue_that_is_deleted_while_a_consumer_begins_is_not_found(
         await client.nothing()
         await client.channel()
         assert (await client.declare(passive=True)).message_count == 1
-        assert not rig.alive.queue_watchers._watchers
+        assert not rig.alive.settings_parts.queue_watchers._watchers
 
 
 async def test_if_unused_and_if_empty_keep_a_queue(autojump_clock: MockClock) -> None:

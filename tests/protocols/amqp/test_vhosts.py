@@ -362,7 +362,7 @@ async def test_a_binding_into_a_virtual_host_keeps_it(autojump_clock: MockClock)
         await rig.alive.definitions.change({Key("vhost", "shop"): None, Key("binding", name): None})
 
         assert refused.value.code == "vhost-in-use"
-        assert not rig.alive.vhosts.declared
+        assert not rig.alive.settings_parts.vhosts.declared
 
 
 async def test_carbon_copies_stay_in_the_virtual_host(autojump_clock: MockClock) -> None:

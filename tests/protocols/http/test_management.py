@@ -82,7 +82,7 @@ async def test_a_node_that_is_away_is_not_running(autojump_clock: MockClock) -> 
     async with MeshRig("a", "b", "c").run() as mesh:
         client = await dial_node(mesh, "a")
         await mesh.kill("c")
-        await eventually(lambda: len(mesh.nodes["a"].linked_peers()) == 1)
+        await eventually(lambda: len(mesh.nodes["a"].mesh.followers()) == 1)
 
         rows = {row["name"]: row["running"] for row in (await client.get("/api/nodes")).facts}
 

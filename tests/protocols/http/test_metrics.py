@@ -272,7 +272,7 @@ async def test_links_and_owners_have_a_series_for_each_peer(autojump_clock: Mock
         assert owners == {"a": "a", "b": "b", "c": "c"}
 
         rig.nodes["c"].stop()
-        await eventually(lambda: "c" not in node.linked_peers())
+        await eventually(lambda: "c" not in node.mesh.followers())
         families = parsed(await node.protocols.of("http").shared.metrics.read())
 
         assert links(families)[:2] == [1, 1]

@@ -286,7 +286,7 @@ async def test_a_declaration_on_one_side_of_a_cut_wins_over_an_earlier_deletion_
         await declare(mesh, "a", max_messages="5")
         await until_alike(mesh)
         isolate(mesh, "c")
-        await eventually(lambda: not mesh.nodes["c"].linked_peers())
+        await eventually(lambda: not mesh.nodes["c"].mesh.followers())
         client = await mesh.connect("a")
         await request(client, "definitions/delete/queue/queue/q")
         assert (await declare(mesh, "c", max_messages="5"))["changed"] == "0"

@@ -31,7 +31,7 @@ async def delete(mesh: MeshRig, name: str, **headers: str) -> dict[str, str]:
 
 
 async def depth(mesh: MeshRig, name: str) -> int:
-    return await mesh.nodes[name].queue_catalog.depth(Q)
+    return await mesh.nodes[name].admin.catalog.depth(Q)
 
 
 async def until_depth(mesh: MeshRig, name: str, expected: int) -> None:
@@ -47,7 +47,7 @@ async def passed() -> None:
 
 async def apart(mesh: MeshRig, name: str) -> None:
     isolate(mesh, name)
-    await eventually(lambda: not mesh.nodes[name].linked_peers())
+    await eventually(lambda: not mesh.nodes[name].mesh.followers())
 
 
 async def together(mesh: MeshRig, name: str) -> None:
@@ -410,7 +410,7 @@ async def test_an_adopter_takes_no_message_of_a_queue_that_it_deleted_in_an_earl
         await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
         await mesh.kill("a")
         await mesh.start("a")
-        await eventually(lambda: set(mesh.nodes["a"].linked_peers()) == {"b"})
+        await eventually(lambda: set(mesh.nodes["a"].mesh.followers()) == {"b"})
 
         await request(await mesh.connect("a"), "retire/c")
         await eventually(lambda: mesh.nodes["a"].store.queues.is_empty("c"))
@@ -433,7 +433,7 @@ async def test_messages_of_a_retired_node_are_older_than_a_later_deletion_whatev
         # From now on a knows nothing of the clock of c.
         await mesh.kill("a")
         await mesh.start("a")
-        await eventually(lambda: set(mesh.nodes["a"].linked_peers()) == {"b"})
+        await eventually(lambda: set(mesh.nodes["a"].mesh.followers()) == {"b"})
         a = mesh.nodes["a"]
 
         with monkeypatch.context() as patch:
@@ -463,7 +463,7 @@ async def test_what_no_reachable_node_had_of_a_retired_one_is_older_than_a_delet
         # From now on a knows nothing of the clock of c.
         await mesh.kill("a")
         await mesh.start("a")
-        await eventually(lambda: set(mesh.nodes["a"].linked_peers()) == {"b"})
+        await eventually(lambda: set(mesh.nodes["a"].mesh.followers()) == {"b"})
         a = mesh.nodes["a"]
 
         for name in "ab":

@@ -175,7 +175,7 @@ async def test_a_client_that_moves_to_another_node_declares_it_again_while_the_f
         refused = await request(await mesh.connect("b"), f"declare{Q}", EXCLUSIVE)
         assert refused["error-code"] == "resource-locked"
         await mesh.kill("a")
-        await eventually(lambda: "a" not in mesh.nodes["b"].linked_peers())
+        await eventually(lambda: "a" not in mesh.nodes["b"].mesh.followers())
 
         client = await mesh.connect("b")
         assert (await request(client, f"declare{Q}", EXCLUSIVE))["changed"] == "1"
@@ -199,7 +199,7 @@ async def test_a_declaration_that_is_refused_deletes_no_queue_whose_node_is_down
         await own(mesh, "a")
         await fill(mesh, "b", "1")
         await mesh.kill("a")
-        await eventually(lambda: "a" not in mesh.nodes["b"].linked_peers())
+        await eventually(lambda: "a" not in mesh.nodes["b"].mesh.followers())
 
         answer = await request(await mesh.connect("b"), f"declare{Q}", value, **headers)
 
@@ -245,7 +245,7 @@ async def test_the_adopter_of_a_retired_node_deletes_its_queues(autojump_clock: 
     async with MeshRig("a", "b", "c").run() as mesh:
         await own(mesh, "c")
         await mesh.kill("c")
-        await eventually(lambda: not any("c" in mesh.nodes[name].linked_peers() for name in "ab"))
+        await eventually(lambda: not any("c" in mesh.nodes[name].mesh.followers() for name in "ab"))
 
         await request(await mesh.connect("a"), "retire/c", force="true")
 

@@ -75,7 +75,7 @@ async def test_a_declaration_that_is_refused_does_not_keep_it(autojump_clock: Mo
         await until_alike(mesh)
         consumer = await consume(mesh, "a")
         await mesh.kill("c")
-        await eventually(lambda: "c" not in mesh.nodes["a"].linked_peers())
+        await eventually(lambda: "c" not in mesh.nodes["a"].mesh.followers())
         await leave(consumer)
         assert declared_on(mesh) == "abc"
 

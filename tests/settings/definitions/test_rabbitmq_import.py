@@ -104,7 +104,7 @@ async def test_a_second_virtual_host_is_imported_with_its_queue(autojump_clock: 
         await imported(client)
         await imported(client)
 
-        assert set(rig.alive.vhosts.declared) == {"second"}
+        assert set(rig.alive.settings_parts.vhosts.declared) == {"second"}
         assert "/queue/second~elsewhere" in rig.alive.declared_queues.texts
         assert "second~amq.topic" in rig.alive.routing.table.exchanges
 

@@ -61,7 +61,7 @@ async def test_a_change_that_a_stale_node_takes_for_the_present_state_wins_over_
         first_there = value(mesh.nodes["a"], key)
         isolate(mesh, "c")
         if is_noticed:
-            await eventually(lambda: not mesh.nodes["c"].linked_peers())
+            await eventually(lambda: not mesh.nodes["c"].mesh.followers())
         await a.change({key: other})
         await trio.sleep(2)
 
@@ -106,7 +106,7 @@ async def fall_behind(mesh: MeshRig, name: str, *, is_noticed: bool) -> None:
     """`name` is away, or only too slow, for so many bytes of messages that its journal needs a minute from now."""
     isolate(mesh, name)
     if is_noticed:
-        await eventually(lambda: not mesh.nodes[name].linked_peers())
+        await eventually(lambda: not mesh.nodes[name].mesh.followers())
     client = await mesh.connect("a")
     rng = random.Random("bodies that nothing compresses")
     for number in range(300):
@@ -118,7 +118,7 @@ async def fall_behind(mesh: MeshRig, name: str, *, is_noticed: bool) -> None:
             here, there = host_of(mesh.names.index(other)), host_of(mesh.names.index(name))
             mesh.fabric.slow_down(here, there, SLOW_BYTES, 1500)
     rejoin(mesh, name)
-    await eventually(lambda: len(mesh.nodes[name].linked_peers()) == 2)
+    await eventually(lambda: len(mesh.nodes[name].mesh.followers()) == 2)
 
 
 def is_behind(mesh: MeshRig, name: str) -> bool:

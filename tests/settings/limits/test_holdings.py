@@ -108,7 +108,7 @@ async def test_a_queue_that_users_declare_on_both_sides_of_a_cut_counts_for_the_
     one_queue = UserLimitSettings(user="bob", queues_max=1)
     async with MeshRig("a", "b", users=USERS, user_limits=(one_queue,)).run() as mesh:
         mesh.cut("a", "b")
-        await eventually(lambda: not mesh.nodes["a"].linked_peers() and not mesh.nodes["b"].linked_peers())
+        await eventually(lambda: not mesh.nodes["a"].mesh.followers() and not mesh.nodes["b"].mesh.followers())
         for name, user in (("a", "ann"), ("b", "bob")):
             client = await mesh.connect(name, login=user, passcode="secret")
             await client.send(subscribe("/queue/q"))
