@@ -29,6 +29,9 @@ HEADER_BYTES_CEILING = 1 << 20
 TRANSACTION_BYTES_CEILING = 24 << 20
 """The highest limit of a transaction: it is one batch, and the storage format bounds a batch."""
 
+DESCRIPTORS_KEPT = 256
+"""Open files beside the connections, for files and peers: a journal that cannot open its next segment ends the node."""
+
 HEARTBEAT_FLOOR_MS_MIN = 10
 """Heart-beats at a shorter interval cost more than they help."""
 

@@ -17,6 +17,7 @@ import trio
 
 from qmq.broker.messages.send_options import times_of
 from qmq.config import Address, NodeSettings, PeersFile
+from qmq.config.limits import DESCRIPTORS_KEPT
 from qmq.engine.runtime.clock import system_clock
 from qmq.engine.runtime.sockets import real_network
 from qmq.engine.runtime.worker import Worker
@@ -46,9 +47,6 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_RETIRED = 3
 """The node is retired. A supervisor must not start it again, and this code distinguishes it from a failure."""
-
-DESCRIPTORS_KEPT = 256
-"""For files and peers: a journal that cannot open its next segment ends the node."""
 
 ABANDONABLE_MAX = 256
 """Threads of calls to authenticators. Each authenticator has a lower bound of its own."""

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from qmq.config import Address, load_peers
@@ -60,6 +60,26 @@ def polite(node: "StubNode", request: Frame) -> bytes | None:
     if command == "SUBSCRIBE":
         return receipt_of(request) + b"".join(node.messages)
     return receipt_of(request)
+
+
+def verb_answer(request: Frame, facts: object) -> bytes:
+    """The message that responds to a control request."""
+    headers = [("subscription", request.head.headers["reply-to"]), ("message-id", "m1"), ("destination", "/x")]
+    return frame("MESSAGE", headers, json.dumps(facts).encode())
+
+
+def of_verbs(answers: Mapping[str, object], *denied: str) -> "StubNode":
+    """A node that responds to these verbs, but for those that its user may not use."""
+
+    def answer(node: StubNode, request: Frame) -> bytes | None:
+        if request.head.command != "SEND":
+            return polite(node, request)
+        verb = request.head.headers["destination"].removeprefix("/control/")
+        if verb in denied:
+            return frame("ERROR", [("message", "may not"), ("error-code", "not-allowed")])
+        return verb_answer(request, answers[verb])
+
+    return StubNode(answer)
 
 
 class StubNode:

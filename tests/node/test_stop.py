@@ -15,6 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import Address, ListenerSettings, NodeSettings, PeersFile, TlsSettings
+from qmq.config.limits import DESCRIPTORS_KEPT
 from qmq.errors import LogBroken
 from qmq.node import main
 from qmq.node.node import Node
@@ -185,9 +186,9 @@ def test_clients_never_get_the_descriptors_that_the_journal_needs() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
         raised = main.connections_allowed(300)
         assert raised == 300
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300 + main.DESCRIPTORS_KEPT
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300 + DESCRIPTORS_KEPT
 
-        assert main.connections_allowed(hard + 1) == hard - main.DESCRIPTORS_KEPT
+        assert main.connections_allowed(hard + 1) == hard - DESCRIPTORS_KEPT
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -9,7 +9,6 @@ from ..client import Endpoint
 from ..options import FILE, client_options, json_option
 from ..output import print_json, printable
 from .facts import ask_mesh
-from .files import findings_of_files
 from .findings import in_order, shown, summary
 from .live import findings_of_mesh
 
@@ -35,6 +34,8 @@ def doctor(
         checked = "mesh"
         findings = in_order(findings_of_mesh(ask_mesh(node)))
     else:
+        from .files import findings_of_files  # It loads what a node loads, which a question to a node does not need.
+
         _refuse_addresses()
         checked = "files"
         findings = in_order(findings_of_files(config_file, peers_file, node_name, None))

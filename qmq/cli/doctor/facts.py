@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from qmq.broker.messages.rules import DEAD_LETTERS
+
 from ..admin.request import ask_over
 from ..client import CommandClient, Endpoint, Headers, ServerError, headers_of
 
@@ -11,7 +13,6 @@ QUEUES_SEEN: Final = 200
 POLICIES_SEEN: Final = 100
 DEAD_LETTER_QUEUES_SEEN: Final = 10
 RATE_SECONDS: Final = 2
-DEAD_LETTERS: Final = "/queue/dead-letters"
 
 Facts = Mapping[str, Any]
 
@@ -19,8 +20,6 @@ Facts = Mapping[str, Any]
 class MeshFacts(NamedTuple):
     """Answers of one node for the mesh. None in place of a list: the user may not ask for it."""
 
-    node: str
-    """The one that was asked."""
     nodes: Mapping[str, Facts]
     """What each node says of itself (`/control/overview`)."""
     missing: list[str]
@@ -44,7 +43,6 @@ def ask_mesh(node: Endpoint) -> MeshFacts:
     rates = headers_of(scope="mesh", rate_seconds=RATE_SECONDS, limit=1)
     counted = [_rows(node, f"list{one}", "destinations", rates) for one in sorted(dead)[:DEAD_LETTER_QUEUES_SEEN]]
     return MeshFacts(
-        node=str(overview.get("node", "")),
         nodes=overview.get("nodes", {}),
         missing=list(overview.get("nodes_missing", ())),
         conditions=list(conditions.get("conditions", ())),

@@ -18,23 +18,20 @@ from typing import Final
 from qmq.address import Address
 from qmq.config import NodeSettings, PeersFile, load
 from qmq.config.certificates import expiry_of
+from qmq.config.limits import DESCRIPTORS_KEPT
 from qmq.config.load import named_peers
 from qmq.errors import ConfigError
+from qmq.sessions.clients.memory_budget import available_bytes
 from qmq.unix_socket import SOCKET_NAME
 
 from ...client.connection import dial
 from ..config import check_files
 from ..options import overrides
 from ..output import byte_size, counted
-from .findings import DoctorFinding
+from .findings import FREE_BYTES_MIN, FSYNC_SECONDS_SLOW, DoctorFinding
 
 EXPIRES_SOON_SECONDS: Final = 30 * 86_400
-FREE_BYTES_MIN: Final = 1 << 30
 FSYNCS: Final = 16
-FSYNC_SECONDS_SLOW: Final = 0.02
-"""Above it, a receipt takes longer than a client on the same network expects."""
-DESCRIPTORS_KEPT: Final = 256
-"""As a node keeps them for files, links and listeners."""
 
 NETWORK_FILES: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "ceph", "fuse.glusterfs", "9p"})
 VOLATILE_FILES: Final = frozenset({"tmpfs", "ramfs"})
@@ -190,7 +187,7 @@ def _limits(settings: NodeSettings) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "warning", "limits.connections_max", f"is {wanted}, and open files leave room for {room}", advice
         )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = available_bytes()
     bytes_max = settings.limits.memory_bytes_max or 0
     if bytes_max > memory * 8 // 10:
         advice = "Leave a fifth for the process itself and the system."

@@ -3,8 +3,15 @@
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from ..output import counted
+
 SEVERITIES: Final = ("critical", "error", "warning", "info")
 """As of conditions, the most urgent first."""
+
+FREE_BYTES_MIN: Final = 1 << 30
+"""A disk with less is a finding."""
+FSYNC_SECONDS_SLOW: Final = 0.02
+"""Above it, a receipt takes longer than a client on the same network expects."""
 
 
 class DoctorFinding(NamedTuple):
@@ -40,6 +47,5 @@ def summary(findings: Iterable[DoctorFinding]) -> str:
     found = list(findings)
     errors = sum(one.is_error for one in found)
     warnings = sum(one.severity == "warning" for one in found)
-    said = [f"{errors} error{'s' * (errors != 1)}"] * bool(errors)
-    said += [f"{warnings} warning{'s' * (warnings != 1)}"] * bool(warnings)
-    return ", ".join(said) or "nothing wrong"
+    counts = ((errors, "error"), (warnings, "warning"))
+    return ", ".join(counted(count, noun) for count, noun in counts if count) or "nothing wrong"

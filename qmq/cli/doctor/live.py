@@ -6,12 +6,10 @@ from typing import Final
 
 from ..output import byte_size, counted, duration
 from .facts import Facts, MeshFacts
-from .findings import DoctorFinding
+from .findings import FREE_BYTES_MIN, FSYNC_SECONDS_SLOW, DoctorFinding
 
 SKEW_US_MAX: Final = 1_000_000
 """Half of what makes a node refuse to believe a clock, and more than the answers of one request differ by."""
-FREE_BYTES_MIN: Final = 1 << 30
-FSYNC_US_SLOW: Final = 20_000
 MEMORY_SHARE_HIGH: Final = 0.8
 WAITING_US_LONG: Final = 60_000_000
 """A queue without consumers is one finding when its oldest message has waited so long."""
@@ -74,7 +72,7 @@ def _nodes(facts: MeshFacts) -> Iterator[DoctorFinding]:
                 "warning", name, f"its disk has {byte_size(free)} free", "Free disk space before queues grow."
             )
         fsync = node.get("fsync", {}).get("mean_us", 0)
-        if fsync > FSYNC_US_SLOW:
+        if fsync / 1e6 > FSYNC_SECONDS_SLOW:
             advice = "Every receipt waits for it: look at the disk and at what else writes to it."
             yield DoctorFinding("warning", name, f"an fsync takes {fsync / 1000:.0f} ms on average", advice)
         used, most = node.get("memory_bytes", 0), node.get("memory_max_bytes", 0)

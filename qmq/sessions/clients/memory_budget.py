@@ -151,10 +151,11 @@ class MemoryBudget:
 
 def default_bytes_max() -> int:
     """A part of what this process may have."""
-    return _available() // SHARE
+    return available_bytes() // SHARE
 
 
-def _available() -> int:
+def available_bytes() -> int:
+    """The memory of the machine, or what a control group leaves of it."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     groups = [CGROUPS]
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
-from tests.cli.stub import StubNode, frame, polite
+from tests.cli.stub import StubNode, polite, verb_answer
 
 QUEUES = [
     {"destination": f"/queue/{name}", "messages": number, "bytes": number * 1024, "in_flight": 1, "consumers": 2}
@@ -22,9 +22,7 @@ def answers(*pages: dict[str, Any]) -> StubNode:
     def answer(node: StubNode, request: Frame) -> bytes | None:
         if request.head.command != "SEND":
             return polite(node, request)
-        page = left.pop(0)
-        headers = [("subscription", request.head.headers["reply-to"]), ("message-id", "m1"), ("destination", "/x")]
-        return frame("MESSAGE", headers, json.dumps(page).encode())
+        return verb_answer(request, left.pop(0))
 
     return StubNode(answer)
 

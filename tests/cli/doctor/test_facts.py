@@ -2,10 +2,9 @@
 
 import json
 
-from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.doctor.test_live import node as facts_of
-from tests.cli.stub import StubNode, frame, polite, receipt_of
+from tests.cli.stub import of_verbs
 
 QUEUE = {"destination": "/queue/jobs", "messages": 3, "consumers": 0, "oldest_age_us": 3_600_000_000}
 DEAD = {"destination": "/queue/failed", "messages": 2, "accepted_per_second": 0.5}
@@ -26,23 +25,8 @@ ANSWERS = {
 }
 
 
-def mesh(*denied: str) -> StubNode:
-    """A node that responds to the verbs of ANSWERS, but for those that its user may not use."""
-
-    def answer(node: StubNode, request: Frame) -> bytes | None:
-        if request.head.command != "SEND":
-            return polite(node, request)
-        verb = request.head.headers["destination"].removeprefix("/control/")
-        if verb in denied:
-            return frame("ERROR", [("message", "may not"), ("error-code", "not-allowed")])
-        headers = [("subscription", request.head.headers["reply-to"]), ("message-id", "m1"), ("destination", "/x")]
-        return frame("MESSAGE", headers, json.dumps(ANSWERS[verb]).encode()) + receipt_of(request)
-
-    return StubNode(answer)
-
-
 def test_the_whole_mesh_is_asked_over_one_node(run: Run) -> None:
-    with mesh() as node:
+    with of_verbs(ANSWERS) as node:
         result = run("doctor", "--at", node.at)
 
     assert result.exit_code == 1
@@ -58,7 +42,7 @@ def test_the_whole_mesh_is_asked_over_one_node(run: Run) -> None:
 
 
 def test_what_the_user_may_not_ask_is_left_out_and_said(run: Run) -> None:
-    with mesh("definitions/list/policy") as node:
+    with of_verbs(ANSWERS, "definitions/list/policy") as node:
         result = run("doctor", "--at", node.at, "--json")
 
     found = json.loads(result.stdout)
@@ -67,7 +51,7 @@ def test_what_the_user_may_not_ask_is_left_out_and_said(run: Run) -> None:
 
 
 def test_a_user_without_a_right_to_observe_gets_the_refusal(run: Run) -> None:
-    with mesh("overview") as node:
+    with of_verbs(ANSWERS, "overview") as node:
         result = run("doctor", "--at", node.at)
 
     assert result.exit_code == 1

@@ -33,7 +33,6 @@ def node(name: str, **changes: Any) -> dict[str, Any]:
 def mesh(nodes: Mapping[str, dict[str, Any]] = {}, /, **changes: Any) -> MeshFacts:
     """A mesh without faults, but for what is given."""
     healthy = MeshFacts(
-        node="a",
         nodes={name: node(name) for name in "abc"} | dict(nodes),
         missing=[],
         conditions=[],

@@ -1,15 +1,13 @@
 """`qmq top` as a command: one screen for scripts, and a live one that leaves the terminal as it was."""
 
-import json
 import os
 import pty
 import subprocess
 import sys
 import termios
 
-from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
-from tests.cli.stub import StubNode, frame, polite
+from tests.cli.stub import of_verbs
 from tests.cli.top.test_screen import node as facts_of
 from tests.cli.top.test_screen import queue
 
@@ -21,19 +19,8 @@ ANSWERS = {
 }
 
 
-def mesh() -> StubNode:
-    def answer(node: StubNode, request: Frame) -> bytes | None:
-        if request.head.command != "SEND":
-            return polite(node, request)
-        facts = ANSWERS[request.head.headers["destination"].removeprefix("/control/")]
-        headers = [("subscription", request.head.headers["reply-to"]), ("message-id", "m1"), ("destination", "/x")]
-        return frame("MESSAGE", headers, json.dumps(facts).encode())
-
-    return StubNode(answer)
-
-
 def test_without_a_terminal_it_prints_one_screen(run: Run) -> None:
-    with mesh() as node:
+    with of_verbs(ANSWERS) as node:
         result = run("top", "--at", node.at, "--every", "0.5")
 
     assert result.exit_code == 0, result.output
@@ -59,7 +46,7 @@ def read_until(terminal: int, text: str) -> str:
 def test_a_live_screen_obeys_keys_and_leaves_the_terminal_as_it_was() -> None:
     terminal, inner = pty.openpty()
     before = termios.tcgetattr(inner)
-    with mesh() as node:
+    with of_verbs(ANSWERS) as node:
         command = [sys.executable, "-m", "qmq", "top", "--at", node.at, "--every", "60"]
         environment = {**os.environ, "COLUMNS": "100", "LINES": "24"}
         with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=environment) as process:
