@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from qmq.sessions.delivery import fanout_subscribers
 from qmq.sessions.delivery.fanout_subscribers import READS_AT_ONCE
+from qmq.storage.fanouts.reader import FanoutPage
 from tests.node.rig import Rig, eventually, send, subscribe
 
 
@@ -57,6 +58,34 @@ async def test_a_log_that_cannot_be_read_ends_its_reader_and_nothing_else(
         assert frames[-1].head.headers["error-code"] == "log-unreadable"
         await other.send(send("/queue/q", "x", "r"))
         assert await other.receipt() == "r"
+
+
+async def test_what_is_committed_while_the_log_is_read_reaches_the_reader_once(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        environment = rig.alive.environment
+        run_blocking = environment._run_blocking
+        reader, sender = await rig.connect(), await rig.connect()
+        await sender.send(send("/fanout/f", "before", "r"))
+        await sender.receipt()
+        read, go_on = trio.Event(), trio.Event()
+
+        async def held(call: Callable[[], object]) -> object:
+            found = await run_blocking(call)
+            if isinstance(found, FanoutPage):
+                read.set()
+                await go_on.wait()
+            return found
+
+        environment._run_blocking = held  # type: ignore[assignment]
+        await reader.send(subscribe("/fanout/f", x_stream_offset="first"))
+        await read.wait()
+        await sender.send(send("/fanout/f", "during", "r"))
+        await sender.receipt()
+        go_on.set()
+        assert await reader.messages(2) == [b"before", b"during"]
+        await sender.send(send("/fanout/f", "after"))
+
+        assert await reader.messages(1) == [b"after"]
 
 
 async def test_many_readers_leave_worker_threads_to_the_commits(autojump_clock: MockClock) -> None:

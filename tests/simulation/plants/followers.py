@@ -20,7 +20,13 @@ class _Anywhere(int):
     __hash__ = int.__hash__
 
 
-@seeded_bug(Family.SLOW, "I1", "I5", seed=151)
+@seeded_bug(
+    Family.SLOW,
+    "I1",
+    "I5",
+    found_by="tests/sessions/delivery/test_fanout_subscribers.py::"
+    "test_what_is_committed_while_the_log_is_read_reaches_the_reader_once",
+)
 def live_behind_what_was_committed() -> Iterator[None]:
     """A follower that has read its log to the end goes live, whatever was committed while it was read."""
     fanout_page = Store.fanout_page
