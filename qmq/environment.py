@@ -88,6 +88,13 @@ class Network(Protocol):
         Raises OSError, and MeshError when the certificate of the other side is not trusted.
         """
 
+    def as_client(self, pipe: Pipe, address: str, port: int, common_name: str, tls: Tls | None) -> Pipe:
+        """A connection that a listener without TLS has accepted, as that of the client behind the proxy that made it.
+
+        With `tls` the client's bytes are TLS, and the certificate is that of the client. Without, `common_name` is that
+        of the certificate which the proxy has checked; "" for none. The first pipe is not used again.
+        """
+
     async def listen(self, host: str, port: int, tls: Tls | None) -> PipeListener:
         """Listen there. Raises OSError when it cannot. A TLS handshake happens inside `Pipe.receive_some`."""
 

@@ -17,6 +17,7 @@ import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import (
     Annotated,
@@ -338,6 +339,19 @@ def read_address(value: object) -> Address:
     return parse_address(value)
 
 
+def read_network(value: object) -> IPv4Network | IPv6Network:
+    """An IP address, or all with the same first bits."""
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    why = "must be an IP address, or a network such as 10.0.0.0/24"
+    if not isinstance(value, str):
+        raise ValueError(why)
+    try:
+        return ip_network(value)
+    except ValueError as error:
+        raise ValueError(why + f" ({error})" * ("host bits" in str(error))) from None
+
+
 def read_node_name(value: object) -> object:
     if not isinstance(value, str) or re.fullmatch(NODE_NAME, value) is None:
         raise ValueError("must be 1 to 32 characters out of a-z, 0-9 and -")
@@ -375,4 +389,5 @@ ReceiptLevel = Annotated[str, read_receipt_level]
 """How many disks a receipt waits for."""
 NodeName = Annotated[str, read_node_name]
 AddressText = Annotated[Address, read_address]
+NetworkText = Annotated[IPv4Network | IPv6Network, read_network]
 FilePath = Annotated[Path, read_path]

@@ -5,6 +5,7 @@ text is pasted into reports.
 """
 
 import re
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from qmq.address import Address
@@ -67,7 +68,7 @@ def text_of(key: str, value: object) -> str:
         return repr(value)
     if value is None:
         return '""'  # In a definition from JSON; TOML has no such value.
-    assert isinstance(value, str | Path | Address), f"no TOML for {type(value).__name__}"
+    assert isinstance(value, str | Path | Address | IPv4Network | IPv6Network), f"no TOML for {type(value).__name__}"
     return _text(str(value))
 
 

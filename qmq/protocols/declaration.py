@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from qmq.address import Address
-from qmq.section import AddressText, FilePath, Section
+from qmq.address import Address, ip_of
+from qmq.section import AddressText, FilePath, NetworkText, Section
 
 
 class TlsSettings(Section):
@@ -28,6 +28,8 @@ class ListenerSettings(Section):
 
     address: AddressText
     tls: TlsSettings | None = None
+    proxied_from: tuple[NetworkText, ...] = ()
+    """Proxies: each connection from there begins with a header of the PROXY protocol, which names the client."""
     anonymous: bool | None = None
     """Whether CONNECT without login is accepted. None: on loopback, while no user is configured."""
     certificate_user: Literal["subject", "san"] | None = None
@@ -40,20 +42,32 @@ class ListenerSettings(Section):
 
     def serves_anonymous(self, *, has_users: bool) -> bool:
         """Whether CONNECT without login is accepted here; `has_users` says whether the node has any user."""
-        return self.address.is_loopback and not has_users if self.anonymous is None else self.anonymous
+        return self.is_private and not has_users if self.anonymous is None else self.anonymous
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine can reach it: proxies bring clients of other machines."""
+        return self.address.is_loopback and not self.proxied_from
+
+    def is_proxy(self, peer_address: str) -> bool:
+        """Whether a connection from there begins with a header that names the client."""
+        peer = ip_of(peer_address) if self.proxied_from else None
+        peer = getattr(peer, "ipv4_mapped", None) or peer
+        return peer is not None and any(peer in network for network in self.proxied_from)
 
     @classmethod
     def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
         address = seen.get("address")
         is_reachable = address is not None and not address.is_loopback
         if key == "certificate_user" and value is not None:
-            if "tls" in seen and (seen["tls"] is None or seen["tls"].ca is None):
+            is_checked_by_proxy = value == "subject" and seen.get("proxied_from")
+            if "tls" in seen and (seen["tls"] is None or seen["tls"].ca is None) and not is_checked_by_proxy:
                 raise ValueError("must be left out, unless tls has ca: only a checked certificate names a user")
         elif key == "insecure" and not value:
             if is_reachable and "tls" in seen and seen["tls"] is None:
                 why = f"passwords would cross the network to {address} in clear"
                 raise ValueError(f"must be true, unless tls is set: {why}")
-        elif key == "anonymous" and value and is_reachable:
+        elif key == "anonymous" and value and (is_reachable or seen.get("proxied_from")):
             raise ValueError(f"must be false: {address} can be reached from other machines; add users instead")
 
 

@@ -25,9 +25,11 @@ SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class SocketPipe:
-    __slots__ = ("_closed", "_drained", "_socket", "peer_address", "peer_port")
+    __slots__ = ("_closed", "_drained", "_socket", "peer_address", "peer_certificate_subject", "peer_port")
 
-    def __init__(self, connected: socket.socket, peer_address: str, peer_port: int = 0) -> None:
+    def __init__(
+        self, connected: socket.socket, peer_address: str, peer_port: int = 0, subject: frozenset[str] = frozenset()
+    ) -> None:
         connected.setblocking(False)
         if connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -36,6 +38,17 @@ class SocketPipe:
         self._drained = False  # the last read took all there was
         self.peer_address = peer_address
         self.peer_port = peer_port
+        self.peer_certificate_subject = subject
+
+    def with_tls(self, tls: Tls, peer_address: str, peer_port: int) -> "TlsPipe":
+        """This connection, of that client, with TLS; the pipe itself is not used again."""
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
+        secured = trio.SSLStream(stream, tls(), server_side=True, https_compatible=True)
+        return TlsPipe(secured, peer_address, peer_port)
+
+    def of(self, peer_address: str, peer_port: int, subject: frozenset[str]) -> "SocketPipe":
+        """This connection, of that client; the pipe itself is not used again."""
+        return SocketPipe(self._socket, peer_address, peer_port, subject)
 
     async def receive_some(self, bytes_max: int) -> bytes:
         if self._drained:
@@ -63,10 +76,6 @@ class SocketPipe:
 
     @property
     def peer_certificate_names(self) -> frozenset[str]:
-        return frozenset()
-
-    @property
-    def peer_certificate_subject(self) -> frozenset[str]:
         return frozenset()
 
     def send_now(self, data: bytes) -> int:
@@ -158,11 +167,8 @@ class TcpListener:
         # For clients without heartbeats: a host that is down must not hold its messages for ever.
         with suppress(OSError):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self._tls is None:
-            return SocketPipe(connected, host, port)
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
-        secured = trio.SSLStream(stream, self._tls(), server_side=True, https_compatible=True)
-        return TlsPipe(secured, host, port)
+        pipe = SocketPipe(connected, host, port)
+        return pipe if self._tls is None else pipe.with_tls(self._tls, host, port)
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
@@ -215,6 +221,12 @@ class TcpNetwork:
             stream.socket.close()
             raise
         return TlsPipe(secured, host, port)
+
+    def as_client(self, pipe: Pipe, address: str, port: int, common_name: str, tls: Tls | None) -> Pipe:
+        assert isinstance(pipe, SocketPipe), "what its listeners accept without TLS"
+        if tls is not None:
+            return pipe.with_tls(tls, address, port)
+        return pipe.of(address, port, frozenset([common_name] if common_name else ()))
 
     async def listen(self, host: str, port: int, tls: Tls | None) -> PipeListener:
         await trio.lowlevel.checkpoint()
