@@ -232,8 +232,8 @@ weigh: venv ## What each room of the product weighs, and what it may
 	@$(BIN)/python -m tests.test_weight
 
 .PHONY: types
-types: venv ## Strict mypy on the package
-	@$(TIMED) $(BIN)/mypy --no-error-summary qmq
+types: venv ## Strict mypy on the package and the benchmarks
+	@$(TIMED) $(BIN)/mypy --no-error-summary qmq benchmarks
 
 # Only the package and native.py decide what is compiled; a change of a test or a page does not compile it again.
 $(COMPILED)/.compiled: native.py $(shell find qmq -type f -not -name '*.pyc') $(VENV)/.installed

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pamqp import base, commands, frame, header
 
@@ -87,13 +88,15 @@ class Connection:
     def _send(self, method: base.Frame, channel: int) -> None:
         self.socket.sendall(frame.marshal(method, channel))
 
-    def _until(self, name: str) -> base.Frame:
+    def _until(self, name: str) -> Any:
+        """The next method with this name."""
         while True:
             data = self.socket.recv(READ_BYTES)
             assert data, f"the connection ended before {name}"
             data = self._unread + data
             while data:
-                read, _, method = frame.unmarshal(data)
+                frame_read: tuple[int, int, Any] = frame.unmarshal(data)
+                read, _, method = frame_read
                 if not read:
                     break
                 data = data[read:]

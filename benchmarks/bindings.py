@@ -11,8 +11,9 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.growth import Node, send
-from qmq.broker.routing.binding import PREFIX, Binding, split_exchange
+from qmq.broker.routing.binding import Binding, split_exchange
 from qmq.broker.routing.table import RoutingTable
+from qmq.model.routing_names import PREFIX
 
 BINDINGS = 10_000
 ROUNDS = 5

@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -102,17 +103,17 @@ def node_of_three() -> Iterator[tuple[Measured, str, LocalMesh]]:
     with throwaway_mesh(None, {}, own, 3, has_web=True) as mesh:
         node = mesh.nodes["a"]
         peer = mesh.peers.peer("a")
-        assert peer is not None and peer.http is not None and node.process is not None
+        assert peer is not None and node.process is not None
         # By another node: what the first HTTP request costs is a cost of the console here.
         helper = mesh.peers.peer("b")
-        assert helper is not None and helper.http is not None
-        with connect_to(helper.http) as sender:
+        assert helper is not None
+        with connect_to(helper.served["http"]) as sender:
             for name in (*(f"queues/bench-{number}" for number in range(QUEUES)), "fanouts/bench"):
                 sender.sendall(post(f"/v1/{name}/messages", b"x" * 100, "application/octet-stream"))
                 if b" 201 " not in sender.recv(65536):
                     sys.exit("benchmarks.console: the node has accepted no message")
         time.sleep(SETTLE_SECONDS)
-        yield Measured(node.process.pid), f"http://{peer.http.host}:{peer.http.port}/", mesh
+        yield Measured(node.process.pid), f"http://{peer.served['http']}/", mesh
 
 
 @contextlib.contextmanager
@@ -142,6 +143,10 @@ def opened(browser: Any, address: str, pages: Sequence[str], note: Callable[[Any
     context.close()
 
 
+def _note(requests: list[str], request: Any) -> None:
+    requests.append(request.url)
+
+
 def tabs(seconds: float) -> Figures:
     found: Figures = {}
     for name, pages in (("mesh", MESH), ("pages", PAGES)):
@@ -149,9 +154,7 @@ def tabs(seconds: float) -> Figures:
             idle = process.percent(seconds)
             before = process.own_bytes()
             requests: list[str] = []
-            with opened(
-                browser, address, pages, lambda request, requests=requests: requests.append(request.url)
-            ) as context:
+            with opened(browser, address, pages, partial(_note, requests)) as context:
                 requests.clear()
                 busy = wait_for(context, process, seconds)
                 found[f"{name}_requests_per_second"] = len(requests) / seconds

@@ -120,7 +120,7 @@ class Client:
     def say(self, data: bytes) -> None:
         """What one read brings, and all that follows from it."""
         out = Outcome(self.session)
-        self.gateway.handle(self.codec.receive(data), NOW_US, out)
+        self.gateway.handle([*self.codec.receive(data)], NOW_US, out)
         assert self.codec.error is None and not out.ending, (self.codec.error, out.frames)
         self.node.deliver(out)
 

@@ -28,12 +28,13 @@ from qmq.model.dots import Dot, Origin
 from qmq.node.main import GC_THRESHOLDS, SWITCH_SECONDS, real_environment
 from qmq.node.node import Node
 from qmq.storage.store import open_store
+from qmq.verbs.lists import Sort
 
 LATER = 5
 """Pages of each order, of which the slowest counts."""
 
 
-async def measure(queues: int, stored: int, sorts: list[str], folder: Path, worker: Worker) -> None:
+async def measure(queues: int, stored: int, sorts: list[Sort], folder: Path, worker: Worker) -> None:
     settings = NodeSettings(
         name="pages",
         data=folder,
@@ -54,7 +55,7 @@ async def measure(queues: int, stored: int, sorts: list[str], folder: Path, work
         gc.set_threshold(*GC_THRESHOLDS)
         trio.lowlevel.add_instrument(turns)
 
-        async def page(pages: QueuePages, sort: str, text: str = "") -> tuple[float, float, float]:
+        async def page(pages: QueuePages, sort: Sort, text: str = "") -> tuple[float, float, float]:
             turns.reset()
             await trio.lowlevel.checkpoint()
             began = time.perf_counter()
