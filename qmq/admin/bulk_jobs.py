@@ -138,8 +138,7 @@ class _Run:
             if page:
                 await self._settle(page)
                 await engine.path.flushed()
-            if begin + PAGE_MESSAGES < len(left):
-                await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
         if not job.is_dry_run:
             out = Outcome(now_us=engine.environment.now_us())
             engine.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.admin import bulk_jobs
+from qmq.broker.messages.message import Message
 from qmq.node.node import Node
 from tests.node.mesh_rig import MeshRig, isolate
 from tests.node.rig import Client, Rig, eventually, send, subscribe
@@ -186,6 +187,30 @@ async def test_what_is_sent_while_a_purge_runs_stays(
 
         assert (await client.next("RECEIPT")).head.headers["messages"] == "20"
         assert await contents(client) == ["during"]
+
+
+async def test_what_is_sent_and_consumed_between_two_pages_of_memory_is_not_part_of_a_deletion(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slowly(run: bulk_jobs._Run, messages: list[Message]) -> list[Message]:
+        await trio.sleep(0.1)
+        return messages
+
+    monkeypatch.setattr(bulk_jobs, "PAGE_MESSAGES", 1)
+    monkeypatch.setattr(bulk_jobs._Run, "_selected", slowly)
+    rig = Rig()
+    async with rig.run():
+        client, other = await rig.connect(), await rig.connect()
+        await fill(client, *(str(number) for number in range(20)), persistent="false")
+
+        await client.send(send("/control/delete/queue/q", "", "verb", force="true"))
+        await eventually(lambda: depth(rig.alive) < 20)
+        await other.send(subscribe(Q, ack="client-individual", prefetch_count="1"))
+        await fill(other, "during", persistent="false")
+        assert client.frames == []
+
+        assert (await client.next("RECEIPT")).head.headers["messages"] == "19"
+        assert [body.decode() for body in await other.messages(1)] + ["during"] == await contents(client)
 
 
 async def test_a_move_keeps_order_and_headers_and_a_restart_neither_loses_nor_doubles(

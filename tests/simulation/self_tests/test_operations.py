@@ -10,12 +10,18 @@ from qmq.admin.bulk_jobs import BulkJob
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.definitions.table import DefinitionTable
 from qmq.model.dots import Dot, Origin
+from tests.node.mesh_rig import MeshRig
+from tests.node.rig import eventually
+from tests.settings.definitions.test_declared_queues import declare
+from tests.settings.definitions.test_definitions_mesh import until_alike
+from tests.settings.definitions.test_deleted_queues import apart, delete, depth, fill, passed, together
 from tests.simulation.checks import lifetimes, operations
 from tests.simulation.checks.operations import History
 from tests.simulation.evidence import AllowedLosses
 from tests.simulation.ledger import Ledger
 from tests.simulation.operations import DECLARED, OPERATED, Change, Declaring, Given, Job, Operations
 from tests.simulation.routing import BOUND, SENDS, part_of, queues_of, versions_for
+from tests.simulation.workloads.operate import may_drop
 
 N1, N2 = Origin("n1", 1), Origin("n2", 2)
 QUEUE = OPERATED[0]
@@ -251,3 +257,22 @@ def test_the_model_routes_as_amqp_says_and_what_decides_about_one_part_leaves_th
     assert {part_of(destination) for destination in SENDS} == {"topics", "kinds", "others"}
     assert len(versions_for(defined(), ("others", BOUND[0]))) == 3
     assert len(versions_for(defined(), ("kinds", BOUND[0]))) == 1
+
+
+async def test_a_node_may_drop_messages_until_it_serves_its_own_again_and_has_dropped_them(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        await declare(mesh, "a")
+        await until_alike(mesh)
+        await fill(mesh, "c", "1")
+        await apart(mesh, "c")
+        await delete(mesh, "a")
+        await passed()
+        assert may_drop(mesh.nodes["c"])
+
+        await together(mesh, "c")
+        await eventually(lambda: not may_drop(mesh.nodes["c"]))
+
+        assert "c" in mesh.nodes["c"].broker.queues.owned.serves
+        assert await depth(mesh, "c") == 0

@@ -14,6 +14,7 @@ import trio
 
 from qmq.definitions.definition import Key
 from qmq.model.dots import Vector, covers, merge
+from qmq.node.node import Node
 from qmq.settings.definitions.paused_queues import KINDS as PAUSES
 from qmq.wire.stomp import encode_frame
 from tests.simulation.cluster import Member
@@ -229,17 +230,19 @@ async def restore(stage: Stage, name: str) -> None:
     await _until_alike(stage)
     await _until(lambda: stage.leaving is None or _is_adopted(stage, stage.leaving.name))
     nodes = [member.node for member in stage.members if member.node is not None]
-    await _until(
-        lambda: (
-            not any(
-                node.settings_parts.deleted_queues.is_running and not node.mesh_parts.clock_check.in_doubt
-                for node in nodes
-            )
-        )
-    )
+    await _until(lambda: not any(may_drop(node) for node in nodes))
     operations.is_clock_in_doubt = any(node.mesh_parts.clock_check.in_doubt for node in nodes)
     operations.is_restored = True
     stage.trace.note("operators have restored what they had changed")
+
+
+def may_drop(node: Node) -> bool:
+    """Whether the node may drop messages of deleted queues without another change. One that gets its messages back from
+    the node that served them drops what is older only then."""
+    queues = node.broker.queues
+    if queues.held or not queues.serves_own:
+        return True
+    return node.settings_parts.deleted_queues.is_running and not node.mesh_parts.clock_check.in_doubt
 
 
 def _never_ending(stage: Stage) -> list[str]:
