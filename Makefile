@@ -283,12 +283,12 @@ compiled-checks: $(COMPILED)/.made
 	cmp --silent $(COMPILED).digests $(COMPILED).pure-digests || { echo "the two builds leave different traces" >&2; exit 1; })
 
 $(VENV)/.manifests: $(VENV)/.installed .ci/pins/manifests.txt
-	@command -v haproxy >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends haproxy >/dev/null; }
+	@{ command -v haproxy && command -v promtool; } >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends haproxy prometheus >/dev/null; }
 	@$(call install,node tests manifests,[$(FOR_TESTS),manifests]) >/dev/null
 	@touch $@
 
 .PHONY: deploy-test
-deploy-test: $(VENV)/.manifests ## Files that `qmq init` writes, with the schemas of compose and Kubernetes, systemd-analyze, and HAProxy
+deploy-test: $(VENV)/.manifests ## Files that `qmq init` writes, with the schemas of compose and Kubernetes, systemd-analyze, HAProxy and Prometheus
 	@$(PYTEST) tests/deploy
 
 .PHONY: pins
