@@ -28,6 +28,7 @@ COMMANDS: Table = {
     "conditions": ("qmq.cli.admin.conditions:conditions", ""),
     "top": ("qmq.cli.top.command:top", "Show a mesh live: nodes, links, rates, conditions, and the deepest queues."),
     "doctor": ("qmq.cli.doctor.command:doctor", "Find what is wrong with a running mesh, or with the files of a node."),
+    "support": ("qmq.cli.doctor.support:support", "Collect what a developer needs to find a fault, in one file."),
     "queues": ("qmq.cli.admin.queues:queues", "List, declare and delete queues."),
     "topics": ("qmq.cli.admin.listing:topics", "List topics and patterns with subscribers, and topics with totals."),
     "fanouts": ("qmq.cli.admin.listing:fanouts", "List fanouts with a log or subscribers."),

@@ -11,15 +11,13 @@ from pathlib import Path
 from qmq.address import Address
 from qmq.section import SECRET_KEYS, Section
 
-from .node import NodeSettings
-
 HIDDEN = "(hidden)"
 
 ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", 0x7F: "\\u007f", **{code: f"\\u{code:04x}" for code in range(0x20)}}
 
 
-def effective(settings: NodeSettings) -> str:
-    """All settings as TOML. Keys without a value are comments."""
+def effective(settings: Section) -> str:
+    """All settings of a node file or peers file as TOML. Keys without a value are comments."""
     lines: list[str] = []
     _section(settings, "", lines)
     return "\n".join(lines).strip("\n") + "\n"

@@ -5,4 +5,5 @@ files       the files of a node, and the machine that it is to run on
 facts       what a running mesh says of itself, asked over one connection
 live        what these facts mean; pure
 command     `qmq doctor`
+support     `qmq support`, which packs all of it
 """

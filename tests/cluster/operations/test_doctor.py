@@ -1,7 +1,9 @@
 """`qmq doctor` on a running mesh: nothing wrong, then a node that is gone, and a queue of dead letters."""
 
 import json
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,3 +42,16 @@ def test_a_mesh_is_well_until_a_node_ends_or_letters_die(mesh: Cluster) -> None:
     wheres = {one["where"]: one for one in findings}
     assert wheres["c"]["message"] == "does not answer"
     assert wheres["/queue/dead-letters"]["message"].startswith("1 dead letter")
+
+
+def test_what_support_packs_of_a_mesh_has_the_status_of_a_node(mesh: Cluster, tmp_path: Path) -> None:
+    output = tmp_path / "shop.tar.gz"
+
+    result = CliRunner().invoke(main, ["support", str(output), "--at", mesh.at("a")])
+
+    assert result.exit_code == 0, result.output
+    with tarfile.open(output) as packed:
+        status = packed.extractfile("shop/node/status.json")
+        assert status is not None
+        assert json.load(status)["node"] == "a"
+        assert "shop/mesh/findings.txt" in packed.getnames()
