@@ -146,7 +146,9 @@ class NodeParts(NodeServices):
 
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
-        self.system = SystemTopics(self.engine, partial(peers_of, self.mesh, self.membership))
+        self.system = SystemTopics(
+            self.engine, partial(peers_of, self.mesh, self.membership), lambda: self.admin.facts.read()
+        )
         parts = self.session_parts = session_parts(
             self.engine,
             self.mesh_parts,

@@ -1,7 +1,8 @@
-"""`/system/events`, `/system/audit` and `/system/peers`: events of this node and its links, for current subscribers.
+"""`/system/events`, `audit`, `peers` and `stats`: events, links and numbers of this node, for current subscribers.
 
 Events are JSON objects with `event`, `node` and `at_us`. Those of the audit say which user did what. Peers are a JSON
-array with the state of each. A new subscriber gets it at once, and all subscribers get it after each change.
+array with the state of each. A new subscriber gets it at once, and all subscribers get it after each change. The
+numbers follow at once, too, and then every STATS_SECONDS; without a subscriber they are not read.
 
 All are kept in memory, describe this node only, and are not forwarded: subscribe to each node for all of them. An
 event is noted in the middle of another decision, so it is published in the next pass of a task. Beyond `EVENTS_MAX` the
@@ -10,10 +11,15 @@ oldest events are dropped.
 
 import json
 import logging
+import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
+import trio
+
+from qmq.admin.facts.node_facts import NodeFacts
 from qmq.admin.facts.node_status import PeerRow
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Subscription
@@ -26,6 +32,8 @@ from qmq.engine.runtime.waker import Waker
 EVENTS = "/system/events"
 PEERS = "/system/peers"
 AUDIT = "/system/audit"
+STATS = "/system/stats"
+STATS_SECONDS = 60.0
 EVENTS_MAX = 1000
 AUDITED_MAX = 500
 """Events of the audit that are kept for later subscribers."""
@@ -42,12 +50,16 @@ Peers = list[PeerRow]
 
 
 class SystemTopics:
-    """`peers` gives the peers as `qmq status` shows them."""
+    """`peers` gives the peers as `qmq status` shows them, and `read` the numbers of the node."""
 
-    def __init__(self, engine: EngineParts, peers: Callable[[], Peers]) -> None:
+    def __init__(
+        self, engine: EngineParts, peers: Callable[[], Peers], read: Callable[[], Awaitable[NodeFacts]]
+    ) -> None:
         self._engine = engine
         self._node = engine.broker.origin.node
         self._peers = peers
+        self._read = read
+        self._stats_due = math.inf
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
         self.audited: deque[dict[str, Any]] = deque(maxlen=AUDITED_MAX)
         """The last events of AUDIT since the start of the node, the oldest first."""
@@ -87,8 +99,8 @@ class SystemTopics:
         self._noted.wake()
 
     def watched(self, subscriptions: list[Subscription]) -> None:
-        """Of these, which begin, those of PEERS get the present state of the links in the next pass."""
-        self._unanswered += [one for one in subscriptions if one.destination == PEERS]
+        """Of these, which begin, those of PEERS and STATS get the present state in the next pass."""
+        self._unanswered += [one for one in subscriptions if one.destination in (PEERS, STATS)]
         if self._unanswered:
             self._noted.wake()
 
@@ -99,14 +111,33 @@ class SystemTopics:
     async def run(self) -> None:
         """Publish until cancelled."""
         while True:
-            await self._noted.wait()
+            await self._noted.wait_until(self._stats_due)
+            numbers = await self._read() if self._is_stats_due() else None
             await self._engine.path.slot()
             self._noted.clear()
-            self.publish()
+            self.publish(numbers)
 
-    def publish(self) -> None:
-        """Publish what was noted, now."""
+    def _is_stats_due(self) -> bool:
+        """Whether a subscriber of STATS waits for the numbers."""
+        is_time = trio.current_time() >= self._stats_due
+        return is_time or any(one.destination == STATS for one in self._unanswered)
+
+    def _publish_stats(self, numbers: NodeFacts, out: Outcome) -> None:
+        """To new subscribers, and to all when it is time."""
+        now, watchers = trio.current_time(), self._engine.broker.subscriptions.watchers[STATS]
+        to = tuple(watchers)
+        if now < self._stats_due < math.inf:
+            to = tuple(one for one in self._unanswered if one in watchers)
+        else:
+            self._stats_due = now + STATS_SECONDS if watchers else math.inf
+        facts = numbers.some(*NodeFacts.__dataclass_fields__)
+        self._send(STATS, {**facts, "at_us": self._engine.environment.now_us()}, to, out)
+
+    def publish(self, numbers: NodeFacts | None = None) -> None:
+        """Publish what was noted, now, and these numbers."""
         out = Outcome()
+        if numbers is not None:
+            self._publish_stats(numbers, out)
         peers = self._peers()
         states = {peer.name: (peer.out, peer.in_) for peer in peers}
         if states != self._states:
@@ -125,7 +156,10 @@ class SystemTopics:
                 tuple(one for one in self._unanswered if one in watchers),
                 out,
             )
-        self._unanswered = []
+        # Those that came after the numbers were read, or were not, get them in the next pass.
+        self._unanswered = [one for one in self._unanswered if one.destination == STATS and numbers is None]
+        if self._unanswered:
+            self._noted.wake()
         while self._waiting:
             self._publish(*self._waiting.popleft(), out)
         if out.topic_runs:
@@ -140,7 +174,7 @@ class SystemTopics:
             envelope = Envelope(destination, DestinationKind.SYSTEM, JSON_TYPE, False)
             message = Message(
                 envelope,
-                json.dumps(facts).encode(),
+                json.dumps(facts, default=asdict).encode(),
                 broker.origin,
                 -broker.new_memory_sequence(),
                 self._engine.environment.now_us(),

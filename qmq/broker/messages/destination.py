@@ -46,7 +46,7 @@ PREFIXES = {
 
 JOURNAL = "/system/journal"
 """The node's commit log itself, read from any place on."""
-SYSTEM_DESTINATIONS = ("/system/events", "/system/peers", "/system/audit", JOURNAL)
+SYSTEM_DESTINATIONS = ("/system/events", "/system/peers", "/system/stats", "/system/audit", JOURNAL)
 
 GUESSED_MAX = 100
 """Characters of a name that an error message repeats."""

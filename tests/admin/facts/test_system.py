@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.facts.system import LOGGED_PER_MINUTE, MINUTE_US
+from qmq.admin.facts.system import LOGGED_PER_MINUTE, MINUTE_US, STATS_SECONDS
 from tests.client.rig import running
 from tests.mesh.peers.test_replies import at
 from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscribe
@@ -206,3 +206,61 @@ async def test_of_many_verbs_of_one_user_a_hundred_a_minute_are_in_the_log_and_t
 
         assert lines_of(caplog)[LOGGED_PER_MINUTE] == "= user -: 20 more of these in their minute"
         assert "last" in lines_of(caplog)[-1]
+
+
+async def test_the_numbers_of_the_node_come_at_once_and_every_minute(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        watcher, sender = await rig.connect(), await rig.connect()
+        began = trio.current_time()
+        await watcher.send(subscribe("/system/stats"))
+        (first,) = await events(watcher, 1)
+        assert trio.current_time() < began + 1
+        await sender.send(send("/queue/q", "x", "r"))
+        await sender.receipt()
+        await trio.sleep_until(began + STATS_SECONDS)
+        (second,) = await events(watcher, 1)
+
+        assert trio.current_time() == pytest.approx(began + STATS_SECONDS, abs=1)
+        assert second["totals"]["accepted"] == first["totals"]["accepted"] + 1
+        assert (second["node"], second["connections"]) == (first["node"], 2)
+        assert second["at_us"] > first["at_us"]
+
+
+async def test_a_later_subscriber_of_the_numbers_gets_them_at_once_and_the_first_one_not_sooner(
+    autojump_clock: MockClock,
+) -> None:
+    async with Rig().run() as rig:
+        first, second = await rig.connect(), await rig.connect()
+        await first.send(subscribe("/system/stats"))
+        await events(first, 1)
+        await trio.sleep(STATS_SECONDS / 2)
+        began = trio.current_time()
+        await second.send(subscribe("/system/stats"))
+        await events(second, 1)
+        assert trio.current_time() < began + 1
+        await nothing_more(first)
+
+        await events(first, 1)
+        assert trio.current_time() == pytest.approx(began + STATS_SECONDS / 2, abs=1)
+
+
+async def test_numbers_without_a_subscriber_are_not_read(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        reads = 0
+        facts = rig.alive.admin.facts
+        read = facts.read
+
+        async def counted() -> Any:
+            nonlocal reads
+            reads += 1
+            return await read()
+
+        facts.read = counted  # type: ignore[method-assign]
+        watcher = await rig.connect()
+        await watcher.send(subscribe("/system/stats"))
+        await events(watcher, 1)
+        await watcher.send("DISCONNECT\nreceipt:bye\n\n")
+        await watcher.until_closed()
+        await trio.sleep(10 * STATS_SECONDS)
+
+        assert reads <= 2
