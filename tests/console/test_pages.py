@@ -30,6 +30,7 @@ PAGES = {
 }
 
 FIRST_BYTES_MAX = 200_000
+CHARTS = 10
 
 
 @pytest.fixture
@@ -208,7 +209,7 @@ def test_a_button_that_would_be_drawn_again_while_it_is_pressed_is_clicked(page:
 def test_charts_show_the_nodes(page: Any, filled: Console) -> None:
     page.goto(f"{filled.address}/#/charts")
 
-    expect(page.locator("svg.chart")).to_have_count(7)
+    expect(page.locator("svg.chart")).to_have_count(CHARTS)
     expect(page.locator("svg.chart").first).to_have_attribute(
         "aria-label", re.compile(r"Accepted per second .* now a \d.*/s, b ")
     )
@@ -216,11 +217,59 @@ def test_charts_show_the_nodes(page: Any, filled: Console) -> None:
     assert all(re.fullmatch(r"[\d.,]+/s", text) for text in rates.all_inner_texts())
 
 
+def test_all_charts_show_the_moment_under_the_pointer(page: Any, filled: Console) -> None:
+    page.goto(f"{filled.address}/#/charts")
+    charts = page.locator("svg.chart")
+    expect(charts).to_have_count(CHARTS)
+    expect(page.locator("svg.chart path[d*=L]").first).to_be_attached(timeout=60_000)
+
+    charts.nth(3).hover()
+
+    expect(page.locator("svg.chart .cross:not([x1='-9'])")).to_have_count(CHARTS)
+    assert (
+        page.locator(".charts p .dim").all_inner_texts() == [page.locator(".charts p .dim").first.inner_text()] * CHARTS
+    )
+
+    page.locator("h1").hover()
+    expect(page.locator("svg.chart .cross:not([x1='-9'])")).to_have_count(0)
+
+
+def test_charts_show_ten_minutes_or_an_hour(page: Any, filled: Console) -> None:
+    page.goto(f"{filled.address}/#/charts")
+    expect(page.get_by_role("button", name="1 hour")).to_have_attribute("aria-pressed", "true")
+
+    page.get_by_role("button", name="10 minutes").click()
+
+    expect(page.locator("h1")).to_have_text("The last 10 minutes")
+    expect(page.get_by_role("button", name="10 minutes")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("svg.chart").first).to_have_attribute("aria-label", re.compile("over the last 10 minutes"))
+
+
+def test_the_first_page_names_the_queues_that_come_first(page: Any, filled: Console) -> None:
+    page.goto(filled.address)
+
+    deepest = page.locator(".tops > div").filter(has_text="Deepest").get_by_role("listitem")
+    billing = deepest.filter(has_text=re.compile(r"^billing\.eu\d"))
+    expect(billing).to_be_visible()
+    billing.get_by_role("link").click()
+    expect(page.locator("h1")).to_contain_text("/queue/billing.eu")
+
+
+def test_the_first_page_says_how_to_make_the_first_queue(page: Any, node: Console) -> None:
+    page.route(
+        "**/v1/control/list/queue?*", lambda route: route.fulfill(json={"destinations": [], "nodes_missing": []})
+    )
+
+    page.goto(node.address)
+
+    expect(page.locator("code")).to_have_text("qmq send /queue/hello hi")
+
+
 @pytest.mark.parametrize("width", [400, 900, 1280, 1600])
 def test_charts_show_their_labels_whole_and_fill_their_rows(page: Any, filled: Console, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"{filled.address}/#/charts")
-    expect(page.locator("svg.chart")).to_have_count(7)
+    expect(page.locator("svg.chart")).to_have_count(CHARTS)
 
     cut = page.evaluate("""() => [...document.querySelectorAll("svg.chart text")].filter((text) => {
       const [inner, outer] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];

@@ -1,57 +1,106 @@
 // The last hour of each node, from its memory.
 
 import { repeat, show as ask } from "../api.js";
-import { h, micros, number, rate, replace, s, time } from "../dom.js";
+import { bytes, h, micros, number, rate, replace, s, time } from "../dom.js";
 
+const perSecond = (value) => `${rate(value)}/s`;
+const percent = (value) => `${(value / 1e4).toFixed(value < 1e5 ? 1 : 0)} %`;
+
+// Field, title, whether it is shown per second, how a value is written, and the least that the chart goes up to.
 const CHARTS = [
-  ["accepted", "Accepted per second", true], ["delivered", "Delivered per second", true], ["acknowledged", "Acknowledged per second", true], ["redelivered", "Redelivered per second", true],
-  ["dead_lettered", "Dead letters per second", true], ["fsync_p99_us", "fsync, 99th percentile", false, micros], ["connections", "Connections", false],
+  ["accepted", "Accepted per second", true, perSecond, 1], ["delivered", "Delivered per second", true, perSecond, 1],
+  ["acknowledged", "Acknowledged per second", true, perSecond, 1], ["in_flight", "In flight", false, number, 10],
+  ["redelivered", "Redelivered per second", true, perSecond, 1], ["dead_lettered", "Dead letters per second", true, perSecond, 1],
+  ["fsync_p99_us", "fsync, 99th percentile", false, micros, 1000], ["cpu_us", "Processor", true, percent, 1e5],
+  ["resident_bytes", "Memory of the process", false, bytes, 1e8], ["connections", "Connections", false, number, 5],
 ];
 const MINUTE_US = 60e6;
 const WIDTH = 360;
 const HEIGHT = 130;
 const LEFT = 64;
+const GAP_US = 30e6; // Longer between two samples: the node was not there.
+
+let minutes = 60; // As chosen last.
 
 function nice(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));
   return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= value);
 }
 
-function chart(nodes, names, [field, title, isRate, format], width) {
-  const shown = format ?? ((value) => (isRate ? `${rate(value)}/s` : number(value)));
+// One chart. `point(at)` shows the values of that moment in place of the latest; undefined: the latest again.
+function chart(nodes, names, [field, title, isRate, shown, least], { begin, end }, width, onPoint) {
   const series = names.map((name) => {
     const facts = nodes[name];
-    return facts.at_us.map((at, place) => [at, isRate ? facts[field][place] / facts.seconds : facts[field][place]]);
+    const found = facts[field] ?? []; // An older node does not have it.
+    return found.map((value, place) => [facts.at_us[place], isRate ? value / facts.seconds : value]).filter(([at]) => at >= begin);
   });
-  const end = Math.max(Date.now() * 1000 - 10e6, ...series.flat().map(([at]) => at));
-  // Of a node that was started lately, the time that it has seen.
-  const begin = Math.max(end - 60 * MINUTE_US, Math.min(end - 10 * MINUTE_US, ...series.flat().map(([at]) => at)));
-  const minutes = (end - begin) / MINUTE_US;
-  const most = nice(Math.max(isRate ? 1 : field === "connections" ? 5 : 1000, ...series.flat().map(([, value]) => value)));
+  const most = nice(Math.max(least, ...series.flat().map(([, value]) => value)));
   const x = (at) => LEFT + ((width - LEFT - 6) * (at - begin)) / (end - begin);
   const y = (value) => HEIGHT - 20 - ((HEIGHT - 30) * value) / most;
-  const lines = series.map((points, at) => s("path", { class: `series c${at % 8}`, d: points.map(([when, value], place) => `${place && when - points[place - 1][0] < 30e6 ? "L" : "M"}${x(when).toFixed(1)} ${y(value).toFixed(1)}`).join("") || "M0 0" }));
+  const path = (points) => points.map(([when, value], place) => `${place && when - points[place - 1][0] < GAP_US ? "L" : "M"}${x(when).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+  const lines = series.map((points, at) => s("path", { class: `series c${at % 8}`, d: path(points) || "M0 0" }));
   const latest = names.map((name, at) => `${name} ${series[at].length ? shown(series[at].at(-1)[1]) : "nothing yet"}`).join(", ");
-  return h("section", { class: width === WIDTH ? "panel" : "panel wide" }, h("h2", null, title),
-    s("svg", { class: "chart", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${title} over the last hour; now ${latest}` },
-      [0, 0.5, 1].map((part) => [s("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(most * part), y2: y(most * part) }), s("text", { x: LEFT - 5, y: y(most * part) + 4, "text-anchor": "end" }, shown(most * part))]),
-      [0, 1, 2, 3].map((part) => s("text", { x: x(begin + ((end - begin) * part) / 3), y: HEIGHT - 4, "text-anchor": ["start", "middle", "middle", "end"][part] }, part < 3 ? `−${Math.round((minutes * (3 - part)) / 3)} min` : time(end))),
-      lines),
-    h("p", { class: "small row" }, names.map((name, at) => h("span", null, h("span", { class: `key c${at % 8}` }), `${name}: `, h("b", null, series[at].length ? shown(series[at].at(-1)[1]) : "–")))));
+  const cross = s("line", { class: "cross", y1: 6, y2: HEIGHT - 20, x1: -9, x2: -9 });
+  const values = names.map(() => h("b"));
+  const moment = h("span", { class: "dim" });
+  const ago = (end - begin) / MINUTE_US;
+  const drawing = s("svg", { class: "chart", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${title} over the last ${minutes === 60 ? "hour" : `${minutes} minutes`}; now ${latest}` },
+    [0, 0.5, 1].map((part) => [s("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(most * part), y2: y(most * part) }), s("text", { x: LEFT - 5, y: y(most * part) + 4, "text-anchor": "end" }, shown(most * part))]),
+    [0, 1, 2, 3].map((part) => s("text", { x: x(begin + ((end - begin) * part) / 3), y: HEIGHT - 4, "text-anchor": ["start", "middle", "middle", "end"][part] }, part < 3 ? `−${Math.round((ago * (3 - part)) / 3)} min` : time(end))),
+    lines, cross);
+  drawing.addEventListener("pointermove", (event) => {
+    const box = drawing.getBoundingClientRect();
+    const at = begin + ((((event.clientX - box.left) / box.width) * width - LEFT) / (width - LEFT - 6)) * (end - begin);
+    onPoint(at >= begin && at <= end ? at : undefined);
+  });
+  drawing.addEventListener("pointerleave", () => onPoint(undefined));
+  const point = (at) => {
+    const place = at === undefined ? -9 : x(at);
+    cross.setAttribute("x1", place);
+    cross.setAttribute("x2", place);
+    series.forEach((points, one) => {
+      const near = at === undefined ? points.at(-1) : points.reduce((best, each) => (!best || Math.abs(each[0] - at) < Math.abs(best[0] - at) ? each : best), undefined);
+      values[one].textContent = near && (at === undefined || Math.abs(near[0] - at) < GAP_US) ? shown(near[1]) : "–";
+    });
+    replace(moment, at !== undefined && time(at));
+  };
+  point(undefined);
+  const element = h("section", { class: width === WIDTH ? "panel" : "panel wide" }, h("h2", null, title), drawing,
+    h("p", { class: "small row" }, names.map((name, at) => h("span", null, h("span", { class: `key c${at % 8}` }), `${name}: `, values[at])), h("span", { class: "grow" }), moment));
+  return { element, point };
 }
 
 export function show(main) {
   const grid = h("div", { class: "charts" });
   const notice = h("div", { role: "status" });
-  main.append(h("h1", null, "The last hour"), notice, grid);
+  const title = h("h1");
+  let nodes = {};
+  let drawn = [];
+  let pointed;
+  const onPoint = (at) => { pointed = at; for (const one of drawn) one.point(at); };
+  const buttons = [[10, "10 minutes"], [60, "1 hour"]].map(([span, text]) => h("button", { type: "button", "data-minutes": span, onclick: () => { minutes = span; draw(); } }, text));
+  main.append(h("div", { class: "row top" }, title, h("span", { class: "grow" }), buttons), notice, grid);
+  function draw() {
+    const names = Object.keys(nodes).sort();
+    const times = names.flatMap((name) => nodes[name].at_us);
+    const end = Math.max(Date.now() * 1000 - 10e6, ...times);
+    // Of a node that was started lately, the time that it has seen.
+    const begin = Math.max(end - minutes * MINUTE_US, Math.min(end - 10 * MINUTE_US, ...times));
+    // The last chart takes its row if it would be alone there.
+    const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
+    const isAlone = columns > 1 && CHARTS.length % columns === 1;
+    drawn = CHARTS.map((one, at) => chart(nodes, names, one, { begin, end }, isAlone && at === CHARTS.length - 1 ? Math.max(WIDTH, grid.clientWidth - 40) : WIDTH, onPoint));
+    replace(title, minutes === 60 ? "The last hour" : `The last ${minutes} minutes`);
+    for (const one of buttons) one.setAttribute("aria-pressed", String(Number(one.dataset.minutes) === minutes));
+    replace(grid, drawn.map((one) => one.element));
+    if (pointed !== undefined) onPoint(pointed);
+  }
+  draw();
   const round = repeat(10, async () => {
     try {
       const found = await ask("history", { scope: "mesh" });
-      const names = Object.keys(found.nodes).sort();
-      // The last chart takes its row if it would be alone there.
-      const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
-      const isAlone = columns > 1 && CHARTS.length % columns === 1;
-      replace(grid, CHARTS.map((one, at) => chart(found.nodes, names, one, isAlone && at === CHARTS.length - 1 ? Math.max(WIDTH, grid.clientWidth - 40) : WIDTH)));
+      nodes = found.nodes;
+      draw();
       replace(notice, found.nodes_missing.length > 0 && h("div", { class: "notice warn" }, `Without ${found.nodes_missing.join(", ")}, which ${found.nodes_missing.length === 1 ? "does" : "do"} not respond.`));
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));

@@ -1,10 +1,13 @@
 // The mesh: which nodes there are, how they are linked, which serves whose messages, and what is wrong.
 
-import { feed, listen, perSecond } from "../api.js";
-import { ago, bytes, h, micros, number, pill, rate, replace, s, span, table } from "../dom.js";
+import { feed, listen, perSecond, repeat, show as ask } from "../api.js";
+import { ago, bytes, h, micros, number, pill, rate, replace, s, span, spark, table } from "../dom.js";
+import { link as queueLink } from "./queues.js";
 
 const WIDTH = 680;
 const LAG = 100; // Records: fewer come and go while messages pass.
+const TOPS = 5;
+const SAMPLES = 60; // Ten minutes.
 const BOX = { width: 172, height: 72 };
 
 function namesOf(mesh) {
@@ -129,7 +132,38 @@ function row(mesh, served, name) {
     h("td", { class: "small dim" }, `${facts.version} ${facts.build}`));
 }
 
+// The five queues that come first in each order, with the number that put them there.
+const ORDERS = [
+  ["depth", "Deepest", (one) => number(one.messages), (one) => one.messages > 0],
+  ["oldest", "Oldest message", (one) => span(one.oldest_age_us / 1e6), (one) => one.oldest_age_us > 0],
+  ["rate", "Most sent to, per second", (one) => rate(one.accepted_per_second), (one) => one.accepted_per_second > 0],
+];
+
+async function tops() {
+  const found = await Promise.all(ORDERS.map(([sort]) => ask("list/queue", { sort, order: "desc", limit: TOPS, scope: "mesh" })));
+  if (!found.some((facts) => facts.destinations.length)) {
+    return h("p", { class: "dim" }, "No queues yet. Send a first message: ", h("code", null, "qmq send /queue/hello hi"));
+  }
+  return h("div", { class: "tops" }, ORDERS.map(([, title, shown, counts], at) => {
+    const rows = found[at].destinations.filter(counts);
+    return h("div", null, h("h3", null, title), rows.length
+      ? h("ol", null, rows.map((one) => h("li", null, h("a", { href: queueLink(one.destination), title: one.destination }, h("bdi", null, one.destination.slice("/queue/".length))), h("b", null, shown(one)))))
+      : h("p", { class: "dim" }, "none"));
+  }));
+}
+
+// Name of a series → its sums over the nodes, of the last ten minutes. Nodes sample at the same pace, not at one moment.
+function sumsOf(nodes, names) {
+  return Object.fromEntries(names.map((name) => {
+    const series = Object.values(nodes).map((facts) => (facts[name] ?? []).slice(-SAMPLES));
+    const most = Math.max(0, ...series.map((one) => one.length));
+    return [name, Array.from({ length: most }, (_, at) => series.reduce((sum, one) => sum + (one[one.length - most + at] ?? 0), 0))];
+  }));
+}
+
 export function show(main) {
+  const first = h("div", null, h("p", { class: "dim" }, "Asking for the queues …"));
+  let past = {};
   const shape = h("div", null, h("p", { class: "dim" }, "Asking the nodes …"));
   const what = h("div");
   const sums = h("dl", { class: "facts" });
@@ -140,7 +174,7 @@ export function show(main) {
     { title: "Journal", number: true }, { title: "Disk free", number: true }, { title: "Uptime", number: true }, { title: "Version" },
   ]);
   main.append(h("h1", null, "Mesh"), notice,
-    h("div", { class: "panel" }, sums),
+    h("div", { class: "panel" }, sums), h("section", { class: "panel" }, h("h2", null, "Queues"), first),
     h("div", { class: "columns" }, h("section", { class: "panel" }, h("h2", null, "Nodes and links"), shape), h("section", { class: "panel" }, h("h2", null, "Conditions"), what)),
     h("section", { class: "panel flush" }, nodes.element));
   function draw() {
@@ -150,10 +184,10 @@ export function show(main) {
     const all = Object.entries(mesh.nodes);
     const sum = (pick) => all.reduce((total, [, facts]) => total + pick(facts), 0);
     const sumRate = (which) => all.reduce((total, [name]) => total + (perSecond(name, (one) => one.totals[which]) ?? 0), 0);
-    const fact = (title, value) => h("div", null, h("dt", null, title), h("dd", null, value));
-    replace(sums, fact("Accepted/s", rate(sumRate("accepted"))), fact("Delivered/s", rate(sumRate("delivered"))), fact("Acknowledged/s", rate(sumRate("acknowledged"))),
-      fact("Redelivered/s", rate(sumRate("redelivered"))), fact("Dead letters/s", rate(sumRate("dead_lettered"))),
-      fact("In flight", number(sum((one) => one.in_flight))), fact("Connections", number(sum((one) => one.connections))), fact("Queues, most on a node", number(Math.max(...all.map(([, one]) => one.queues)))));
+    const fact = (title, value, series) => h("div", null, h("dt", null, title), h("dd", null, value, " ", past[series]?.length > 1 && spark(past[series])));
+    replace(sums, fact("Accepted/s", rate(sumRate("accepted")), "accepted"), fact("Delivered/s", rate(sumRate("delivered")), "delivered"), fact("Acknowledged/s", rate(sumRate("acknowledged")), "acknowledged"),
+      fact("Redelivered/s", rate(sumRate("redelivered")), "redelivered"), fact("Dead letters/s", rate(sumRate("dead_lettered")), "dead_lettered"),
+      fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues, most on a node", number(Math.max(...all.map(([, one]) => one.queues)))));
     replace(notice, mesh.nodes_missing.length > 0 && h("div", { class: "notice bad" },
       `${mesh.nodes_missing.join(", ")} ${mesh.nodes_missing.length === 1 ? "does" : "do"} not respond. Sums are without ${mesh.nodes_missing.length === 1 ? "it" : "them"}.`));
     replace(shape, picture(mesh));
@@ -161,5 +195,15 @@ export function show(main) {
     nodes.rows(namesOf(mesh).map((name) => row(mesh, served, name)));
   }
   draw();
-  return listen(draw);
+  const stop = listen(draw);
+  const round = repeat(10, async () => {
+    try {
+      replace(first, await tops());
+      past = sumsOf((await ask("history", { scope: "mesh" })).nodes, ["accepted", "delivered", "acknowledged", "redelivered", "dead_lettered", "in_flight", "connections"]);
+      draw();
+    } catch (error) {
+      replace(first, h("p", { class: "dim" }, error.message));
+    }
+  });
+  return () => { stop(); round.stop(); };
 }
