@@ -129,9 +129,12 @@ class _Run:
             for priority in head.priorities:
                 await self._level(priority, page_limit(head.messages, head.body_bytes))
         # On a full disk there is no checkpoint, and memory has durable messages that the store has not.
-        left = engine.broker.bulk_settlement.in_memory(job.queue)
-        for begin in range(0, len(left), PAGE_MESSAGES):
-            page = [one for one in left[begin : begin + PAGE_MESSAGES] if self._is_covered(one)]
+        bulk = engine.broker.bulk_settlement
+        left = bulk.in_memory(job.queue)
+        left.reverse()
+        while left:
+            page = [one for one in reversed(left[-PAGE_MESSAGES:]) if self._is_covered(one)]
+            del left[-PAGE_MESSAGES:]
             page = [one for one in page if not one.settled and (one.sequence < 0 or not is_up)]
             if self._is_over:
                 break
@@ -140,8 +143,10 @@ class _Run:
                 await engine.path.flushed()
             await trio.lowlevel.checkpoint()
         if not job.is_dry_run:
+            for _ in bulk.forgetting(job.queue):
+                await trio.lowlevel.checkpoint()
             out = Outcome(now_us=engine.environment.now_us())
-            engine.broker.bulk_settlement.finish(job.queue, out, is_deleted=is_deletion)
+            bulk.finish(job.queue, out, is_deleted=is_deletion)
             engine.path.submit(out)
         if self._has_forgotten:
             # The same id may be sent to any node next.

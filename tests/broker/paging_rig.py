@@ -450,7 +450,8 @@ class PagedNode:
 
     def evict(self) -> int:
         assert not self.loads and self.checkpoint_begun is None
-        return sum(self.paging.evict(queue) for queue in list(self.queues.by_name.values()))
+        names = self.paging.queues_to_evict(self.paging.owned_in_memory())
+        return sum(self.paging.evict(self.queues.by_name[name]) for name in names)
 
     # Loads, as the clerk makes them
 

@@ -5,7 +5,8 @@ are with a consumer, here or on a peer, stay with it. One record settles a moved
 queue, as for a dead letter. So wherever the journal is cut, the message is in exactly one of the two queues.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import heapify
 from typing import Final
 
 from qmq.broker.consumers.outcome import Outcome
@@ -17,6 +18,9 @@ from qmq.broker.queues.queues import Queues
 from qmq.errors import Refused
 
 NO_SOURCE: Final = "no-source"
+
+FORGOTTEN_AT_ONCE: Final = 1_000
+"""In one turn, less than a millisecond."""
 
 CheckSend = Callable[[Envelope, int], None]
 """Raises Refused when a message with this envelope and so many bytes is not accepted now."""
@@ -97,8 +101,26 @@ class BulkSettlement:
             out,
         )
 
+    def forgetting(self, name: str) -> Iterator[None]:
+        """Forget what memory still holds of settled messages, FORGOTTEN_AT_ONCE of them in each turn. Between two the
+        queue goes on.
+        """
+        queue = self._queues.by_name.get(name)
+        if queue is None:
+            return
+        for level in queue.levels:
+            for _ in level.forget_settled(FORGOTTEN_AT_ONCE):
+                # A search for expired messages counts places in a line that has fewer now: it begins again.
+                queue.expiry_scan = None
+                yield
+
     def finish(self, name: str, out: Outcome, *, is_deleted: bool = False) -> None:
-        """The last page is settled: forget what memory still holds of it; with `is_deleted`, also the name."""
+        """The last page is settled, and memory has forgotten it (`forgetting`). With `is_deleted`, forget also the
+        name.
+
+        Settled messages that are delayed go in one turn: 0.1 s of 500,000, about as many memory-only ones as
+        `queue_memory_bytes_max` lets in if the operator does not raise it.
+        """
         queue = self._queues.by_name.get(name)
         if queue is not None:
             self._clear(queue, out)
@@ -106,11 +128,9 @@ class BulkSettlement:
             self._queues.stored_names.discard(name)
 
     def _clear(self, queue: Queue, out: Outcome) -> None:
-        for level in queue.levels:
-            level.keep_only(_is_unsettled)
         if queue.delayed is not None:
-            # What is left of a sorted list is a heap.
-            queue.delayed = sorted([entry for entry in queue.delayed if not entry[2].settled]) or None
+            queue.delayed = [entry for entry in queue.delayed if not entry[2].settled] or None
+            heapify(queue.delayed or [])
         self._queues.dispatch(queue, out)
         self._queues.forget_if_idle(queue)
 
@@ -139,7 +159,3 @@ class BulkSettlement:
             lambda one, effects: dead_letters.move(one, target, due_us, expires_us, effects, is_redrive=is_redrive),
             out,
         )
-
-
-def _is_unsettled(message: Message) -> bool:
-    return not message.settled

@@ -29,6 +29,15 @@ DUE_AT_ONCE = 1000
 """Queues and subscriptions with a deadline that one turn looks at; the others follow in the next."""
 
 
+class _Release:
+    """How far the queues are released: those in front of `left` are still to be dispatched. Watched like a queue."""
+
+    __slots__ = ("check_us", "left")
+
+    def __init__(self) -> None:
+        self.check_us = self.left = 0
+
+
 class Queues(QueueRegistry):
     """The queues of this node by destination, and what is done with their messages."""
 
@@ -52,13 +61,25 @@ class Queues(QueueRegistry):
         self.redelivery = Redelivery(self, self.paging, self.rounds, DeadLetters(publish, defaults_of, route))
         self.overflow = Overflow(self, self.redelivery)
         self.handoff = Handoff(self, self.paging, self.intake, self.settlement)
+        self._release = _Release()
 
     def release_hold(self, out: Outcome) -> None:
-        """The node may hand out: everything that waited goes out."""
+        """The node may hand out: everything that waited goes out, from DUE_AT_ONCE queues in this turn, and from as
+        many in each of the next (`tick`).
+        """
         self.held = False
         self.redelivery.end_postponement(out)
-        for queue in list(self.by_name.values()):
+        self._release.left = len(self.listed)
+        self._dispatch_more(out)
+
+    def _dispatch_more(self, out: Outcome) -> None:
+        # From the end: what one that is dropped meanwhile leaves free is filled with one that is dispatched already.
+        end = min(self._release.left, len(self.listed))
+        self._release.left = begin = max(0, end - DUE_AT_ONCE)
+        for queue in [queue for queue in self.listed[begin:end] if queue.is_wanted]:
             queue.dispatch(out)
+        if begin:
+            self.deadlines.watch(self._release, max(1, out.now_us))
 
     # Consumers
 
@@ -159,6 +180,8 @@ class Queues(QueueRegistry):
                 self.forget_if_idle(thing)
             elif isinstance(thing, Subscription):
                 late += self._time_out(thing, out)
+            elif not self.held:
+                self._dispatch_more(out)
         return late
 
     def _time_out(self, subscription: Subscription, out: Outcome) -> list[Delivery]:

@@ -272,8 +272,14 @@ class QueuePager:
         queues = self._broker.queues
         before = self.evicted
         looked = 0
-        for queue in list(queues.by_name.values()):
-            dropped = queues.paging.evict(queue)
+        messages = queues.paging.owned_in_memory()
+        names: dict[str, None] = {}
+        for begin in range(0, len(messages), EVICT_SLICE):
+            names |= queues.paging.queues_to_evict(messages[begin : begin + EVICT_SLICE])
+            await trio.lowlevel.checkpoint()
+        for name in names:
+            queue = queues.by_name.get(name)
+            dropped = 0 if queue is None else queues.paging.evict(queue)
             self.evicted += dropped
             looked += 1 + dropped
             if looked >= EVICT_SLICE:

@@ -24,6 +24,7 @@ import trio
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import Reporting
+from qmq.engine.runtime.listed_parts import parts_of
 from qmq.engine.runtime.waker import Waker
 from qmq.errors import DiskFull
 from qmq.model.members import Membership
@@ -116,7 +117,8 @@ class ClockCheck:
         raise_at = trio.current_time() + (RAISE_AFTER_SECONDS if self._membership.peers else 0.0)
         note_at = trio.current_time() + NOTE_SECONDS
         while True:
-            self._compare()
+            if self._compare():
+                await self._believe()
             now = trio.current_time()
             if self.in_doubt and now >= raise_at and self._noted_us and self._is_unlikely:
                 self._condition.show([self._describe()])
@@ -141,7 +143,8 @@ class ClockCheck:
             note = {CLOCK: json.dumps([self.agreed_us(), since_us]), CLOCK_FIRST: str(self._first_us)}
             self._engine.store.catalog.set_facts(note)
 
-    def _compare(self) -> None:
+    def _compare(self) -> bool:
+        """Whether a clock in doubt is confirmed."""
         known = self._apart()
         far = sorted(name for name, apart_us in known.items() if abs(apart_us) > _APART_US)
         if self.in_doubt:
@@ -152,20 +155,20 @@ class ClockCheck:
             has_run = self.agreed_us() - self._doubted_us >= BELIEVED_AFTER_SECONDS * 1e6
             is_old = has_run and self._membership.is_majority({*near, *silent, self._membership.node})
             self._is_unlikely = bool(far) or not 0 < self._ahead_us <= QUIET_SECONDS_MAX * 1e6
-            if is_shared or is_old:
-                self._believe()
-        elif 2 * len(far) > len(self._membership.peers):
+            return is_shared or is_old
+        if 2 * len(far) > len(self._membership.peers):
             least_us = min((known[name] for name in far), key=abs)
             self._condition.show([f"the clock of this node is {_in_words(least_us)} those of {', '.join(far)}"])
         else:
             self._condition.show([])
+        return False
 
     def _apart(self) -> dict[str, int]:
         """How far our clock is ahead of the clocks that peers have sent."""
         apart = {name: self._engine.broker.clocks.apart_us(name) for name in self._membership.peers}
         return {name: apart_us for name, apart_us in apart.items() if apart_us is not None}
 
-    def _believe(self) -> None:
+    async def _believe(self) -> None:
         engine = self._engine
         self.in_doubt = False
         self._condition.show([])
@@ -174,10 +177,12 @@ class ClockCheck:
         # What came before, in this incarnation or an earlier one, may have the time of a wrong clock.
         self._first_us = min(self._first_us, now_us) if self._noted_us else now_us
         engine.store.retention.shift = Shift(first_us=self._first_us)
-        for queue in engine.broker.queues.by_name.values():
-            if queue.expires_us:
-                queue.will_expire(now_us)
-        engine.deadlines.decided()
+        listed = engine.broker.queues.listed
+        async for part in parts_of(listed):
+            for queue in listed[part]:
+                if queue.expires_us:
+                    queue.will_expire(now_us)
+            engine.deadlines.decided()
         engine.pager.sweep_at(now_us)
         if self._noted_us or engine.store.fanouts():
             log.info("= the clock is confirmed: messages that are too old by it are dropped from now on")

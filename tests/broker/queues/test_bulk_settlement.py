@@ -6,6 +6,7 @@ from benchmarks.work import work_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import DeadLetter, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
+from qmq.broker.queues import bulk_settlement
 from qmq.errors import Refused
 
 from ..rig import JOBS, SECOND_US, Node, check_accounts, check_empty
@@ -22,6 +23,7 @@ def purge(node: Node, queue: str = JOBS) -> list[object]:
     """Purge all of it; the records."""
     before = len(node.journal)
     node.decide(lambda out: node.broker.bulk_settlement.purge(waiting(node, queue), out))
+    assert not any(node.broker.bulk_settlement.forgetting(queue))
     node.decide(lambda out: node.broker.bulk_settlement.finish(queue, out))
     return list(node.journal[before:])
 
@@ -30,6 +32,7 @@ def move(node: Node, target: str = OTHER, queue: str = JOBS) -> tuple[int, str |
     """Move all of it; how many, and the code of a refusal."""
     found: list[tuple[int, Refused | None]] = []
     node.decide(lambda out: found.append(node.broker.bulk_settlement.move(waiting(node, queue), target, out)))
+    assert not any(node.broker.bulk_settlement.forgetting(queue))
     node.decide(lambda out: node.broker.bulk_settlement.finish(queue, out))
     ((moved, refused),) = found
     return moved, None if refused is None else refused.code
@@ -58,6 +61,33 @@ def test_a_look_at_one_message_takes_no_list_of_all_that_is_in_flight() -> None:
         allocated.append(work_of(lambda: bulk.waiting(JOBS, one)).bytes)  # noqa: B023  # called at once
 
     assert allocated[1] < 2 * allocated[0]
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_settled_messages_are_forgotten_in_turns_while_the_queue_goes_on(
+    monkeypatch: pytest.MonkeyPatch, is_behind: bool
+) -> None:
+    monkeypatch.setattr(bulk_settlement, "FORGOTTEN_AT_ONCE", 4)
+    node = Node()
+    node.queues.owned.has_stored = is_behind
+    for number in range(20):
+        node.send(str(number).encode(), durable=False)
+    bulk = node.broker.bulk_settlement
+    odd = [message for message in waiting(node) if int(message.body) % 2]
+    node.decide(lambda out: bulk.purge(odd, out))
+    (level,) = node.queues.by_name[JOBS].levels
+
+    turns = 0
+    for _ in bulk.forgetting(JOBS):
+        turns += 1
+        if turns == 2:
+            node.send(b"20", durable=False)
+            if not is_behind:
+                level.ready.popleft()
+
+    assert turns >= 5
+    left = [str(number).encode() for number in range(0, 22, 2)]
+    assert [one.body for one in (*level.ready, *(level.tail or ()))] == left[not is_behind :]
 
 
 def test_what_another_node_serves_since_a_page_was_read_is_left_to_it() -> None:

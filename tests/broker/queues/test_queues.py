@@ -3,6 +3,7 @@ import pytest
 from qmq.broker.consumers.subscription import Ack
 from qmq.broker.messages.message import MAYBE_SEEN
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.queues import queues
 from qmq.errors import Refused
 from qmq.model.dots import Dot, Origin
 
@@ -378,6 +379,31 @@ def test_release_lends_to_peers_that_offered_meanwhile() -> None:
     out = node.decide(node.queues.release_hold)
 
     assert [message.dot for message in out.peer_deliveries["b"]] == [Dot(OLD, 1)]
+
+
+def test_a_release_takes_a_turn_for_each_thousand_queues_and_a_new_hold_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queues, "DUE_AT_ONCE", 10)
+    node = Node()
+    node.queues.held = True
+    client = node.client()
+    for number in range(25):
+        node.send(str(number).encode(), f"/queue/{number}")
+        client.subscribe(f"/queue/{number}", id=str(number))
+
+    node.decide(node.queues.release_hold)
+    assert len(client.bodies) == 10
+    node.later(0)
+    assert len(client.bodies) == 20
+
+    node.queues.held = True
+    node.later(0)
+    assert len(client.bodies) == 20
+    node.decide(node.queues.release_hold)
+    for _ in range(3):
+        node.later(0)
+    assert sorted(client.bodies, key=int) == [str(number).encode() for number in range(25)]
 
 
 def test_restored_message_is_settled_with_the_dot_of_its_old_origin() -> None:

@@ -5,6 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings
+from qmq.engine.runtime import listed_parts
 from qmq.mesh.membership import clock_check
 from qmq.mesh.membership.clock_check import APART_SECONDS_MAX, BELIEVED_AFTER_SECONDS, NOTE_SECONDS
 from qmq.node.node import Node
@@ -150,6 +151,32 @@ async def test_what_came_while_the_clock_was_in_doubt_is_as_old_as_it_is_when_it
         client = await rig.connect()
         await client.send(subscribe("/queue/later", "l", ack="client-individual"))
         assert (await client.next("MESSAGE")).body == b"later"
+
+
+async def test_queues_are_looked_at_in_turns_when_the_clock_is_believed(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listed_parts, "TURN_ITEMS", 1)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        for number in range(20):
+            await client.send(send(f"/queue/{number}", "m", "r", ttl="60000"))
+            await client.receipt()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            await rig.alive.mesh_parts.clock_check._believe()
+            seen = turns
+            nursery.cancel_scope.cancel()
+    assert seen >= 20
 
 
 async def test_the_operator_may_say_that_the_clock_is_right(autojump_clock: MockClock) -> None:

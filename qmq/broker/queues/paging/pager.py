@@ -197,8 +197,23 @@ class Pager:
         self.begun = vector.get(self.origin, 0)
         self.pending_deletes.taken(vector, self.origin)
 
+    def owned_in_memory(self) -> list[Message]:
+        """Durable messages of this node that are in memory: as many as `QueuePager` lets in between two checkpoints,
+        however long a queue of memory-only messages is.
+        """
+        return [message for owned in self._owned.by_origin.values() for message in owned.values()]
+
+    def queues_to_evict(self, messages: list[Message]) -> dict[str, None]:
+        """The queues of those of `messages` that the store can give back."""
+        covered = self._owned.covered
+        return {message.envelope.destination: None for message in messages if is_spare(message, covered, True)}
+
     def evict(self, queue: Queue) -> int:
-        """Drop from memory what the store has of `queue`; returns how many. Not while a load is under way."""
+        """Drop from memory what the store has of `queue`; returns how many. Not while a load is under way.
+
+        It looks at all that waits in memory, memory-only messages as well, so call it for `queues_to_evict` only. Where
+        both kinds wait in one queue, it takes 0.5 µs for each of them, in one turn.
+        """
         if queue.is_loading or not queue.held:
             return 0
         if not queue.is_wanted:
@@ -326,12 +341,19 @@ class Pager:
         return True
 
     def _known_in_store(self, queue: Queue) -> int:
-        """How many of the messages in memory the store has, too."""
-        known = queue.waiting()
-        known += [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
-        for lent in self._owned.lent.values():
-            known += [message for message in lent.values() if message.envelope.destination == queue.name]
-        return sum(1 for m in known if not m.settled and 0 < m.sequence <= self._owned.covered.get(m.origin, 0))
+        """How many of the messages in memory the store has, too: of those that are durable, whatever waits."""
+        known = self.owned_in_memory()
+        if queue.held < len(known):
+            known = queue.waiting()
+            known += [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
+            for lent in self._owned.lent.values():
+                known += [message for message in lent.values() if message.envelope.destination == queue.name]
+        covered, name = self._owned.covered, queue.name
+        return sum(
+            1
+            for m in known
+            if not m.settled and 0 < m.sequence <= covered.get(m.origin, 0) and m.envelope.destination == name
+        )
 
     def _news(
         self, queue: Queue, messages: list[Message], out: Outcome, *, seen_beyond: int = EXACT_MAX

@@ -12,7 +12,7 @@ checkpoint, are known by their dots and passed over.
 
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from qmq.broker.messages.message import MAYBE_SEEN, Message
@@ -143,6 +143,22 @@ class PriorityLevel:
         if self.ready:
             self.ready = deque([message for message in self.ready if stays(message)])
         self.tail = [message for message in self.tail or () if stays(message)] or None
+
+    def forget_settled(self, most: int) -> Iterator[None]:
+        """Forget settled messages that stand here, after a look at `most` in each step. Between two steps the level may
+        change in any way; what joins it meanwhile may be missed.
+        """
+        place = 0
+        while found := self.look_through(place, most):
+            place = found[-1].place
+            yield
+        begin = 0
+        while self.tail is not None and begin < len(self.tail):
+            waiting = [message for message in self.tail[begin : begin + most] if not message.settled]
+            self.tail[begin : begin + most] = waiting
+            begin += len(waiting)
+            self.tail = self.tail or None
+            yield
 
     def take_page(self, messages: Sequence[Message], placed: int, after: Dot | None, exact: int) -> int:
         """The next messages from the store, in order, and how far it has been read. Return `placed`, the last place in

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from benchmarks.work import work_of
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.lifecycle import Back
@@ -860,3 +861,24 @@ def test_a_first_attempt_that_is_only_in_the_store_is_settled_at_its_load() -> N
     node.ack(next(iter(consumer.in_flight.values())))
     node.checkpoint()
     assert node.store.is_empty("a")
+
+
+def test_memory_only_messages_cost_an_eviction_and_a_count_nothing() -> None:
+    steps = []
+    for waiting in (10, 1000):
+        node = PagedNode()
+        for _ in range(waiting):
+            only_here = envelope(durable=False)
+            node.decide(lambda out: node.broker.send(only_here, b"m", node.now_us, out))  # noqa: B023  # called at once
+        node.send()
+        node.checkpoint()
+        paging, jobs = node.paging, node.queues.by_name[JOBS]
+
+        assert list(paging.queues_to_evict(paging.owned_in_memory())) == [JOBS]
+        assert paging._known_in_store(jobs) == 1
+        steps.append(work_of(lambda: paging._known_in_store(jobs)).steps)  # noqa: B023  # called at once
+        paging.evict(jobs)
+        assert not paging.queues_to_evict(paging.owned_in_memory())
+        assert paging._known_in_store(jobs) == 0
+
+    assert steps[1] < 2 * steps[0]
