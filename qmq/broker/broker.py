@@ -14,7 +14,7 @@ from qmq.broker.collected_records import collect_records
 from qmq.broker.consumers.outcome import COPY_COST, DEAD_LETTERS_BYTES_MAX, Outcome
 from qmq.broker.consumers.replies import Replies
 from qmq.broker.consumers.session import ClientState
-from qmq.broker.consumers.subscription import Delivery, Subscription, covered
+from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.broker.fanouts.durable_subscriptions import DurableSubscriptions
 from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.dedup_learning import learn_id_of
@@ -278,12 +278,12 @@ class Broker:
 
     def acknowledge(self, delivery: Delivery, out: Outcome) -> None:
         """The client has processed the message (and, in `client` mode, all before it)."""
-        self.settle(covered(delivery), out)
+        self.settle(self.transactions.covered(delivery), out)
 
     def settle_for_good(self, delivery: Delivery, out: Outcome) -> None:
         """What is about to be acknowledged with `delivery` must never be handed out again: QUORUM."""
         if delivery.subscription.durable is None:
-            out.settles_for_good(covered(delivery))
+            out.settles_for_good(self.transactions.covered(delivery))
 
     def settle(self, deliveries: list[Delivery], out: Outcome) -> None:
         """These deliveries, all of one subscription, are done."""
@@ -297,9 +297,9 @@ class Broker:
     def refuse(self, delivery: Delivery, out: Outcome, why: Back = Back.FAILED) -> None:
         """NACK: a failed delivery; what becomes of a queue's message is in `messages.lifecycle`."""
         if delivery.subscription.durable is not None:
-            self.durable_subscriptions.give_back(covered(delivery), out)
+            self.durable_subscriptions.give_back(self.transactions.covered(delivery), out)
         else:
-            self.queues.redelivery.give_back(covered(delivery), why, out)
+            self.queues.redelivery.give_back(self.transactions.covered(delivery), why, out)
 
     def commit(
         self,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 
 from qmq.broker.consumers.outcome import DEAD_LETTERS_BYTES_MAX
 from qmq.broker.consumers.session import ClientState, HeldFrame
-from qmq.broker.consumers.subscription import Ack, Subscription, covered
+from qmq.broker.consumers.subscription import Ack, Delivery, Subscription, covered
 from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Retain
@@ -157,6 +157,18 @@ class Transactions:
             [(h.envelope, len(h.body)) for h in frames if h.envelope is not None and h.envelope.retain is Retain.SET]
         )
         return dead_letters_bytes
+
+    def covered(self, delivery: Delivery) -> list[Delivery]:
+        """What an ACK or NACK of `delivery` is about, without others that an open transaction of its client is about:
+        those are decided with the transaction.
+        """
+        found = covered(delivery)
+        session = self._sessions.get(delivery.subscription.session)
+        if len(found) == 1 or session is None or not session.transactions:
+            return found
+        held = [one.delivery for frames in session.transactions.values() for one in frames if one.delivery is not None]
+        through = max([one.tag for one in held if one.subscription is delivery.subscription], default=0)
+        return [one for one in found if one.tag > through or one is delivery]
 
     def _dead_letters_bytes(self, frames: list[HeldFrame]) -> int:
         """What the dead letters of the NACKs among `frames` take. The first frame about a message decides."""

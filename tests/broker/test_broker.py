@@ -366,6 +366,45 @@ def test_aborted_transaction_leaves_nothing_and_its_message_in_flight() -> None:
     assert refusal(client.commit) == "unknown-transaction"
 
 
+@pytest.mark.parametrize("is_ack", [True, False])
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_an_ack_of_all_leaves_out_what_an_open_transaction_decides_about(ends: str, is_ack: bool) -> None:
+    node = Node()
+    for body in (b"0", b"1", b"2", b"3"):
+        node.send(body)
+    client = node.client()
+    subscription = client.subscribe(ack=Ack.CLIENT)
+    first, second, third, fourth = client.inbox
+    client.begin()
+    client.hold(HeldFrame(delivery=second, is_ack=is_ack))
+    client.hold(send_of(destination="/queue/out"))
+
+    client.ack(third)
+    assert list(subscription.in_flight.values()) == [first, second, fourth]
+
+    if ends == "commit":
+        client.commit()
+        assert node.depth("/queue/out") == 1
+        assert list(subscription.in_flight.values()) == [fourth]
+    else:
+        node.broker.transactions.abort(client.id, "t")
+        client.ack(fourth)
+        assert not subscription.in_flight
+
+
+def test_a_message_that_is_acknowledged_beside_its_transaction_refuses_that() -> None:
+    node = Node()
+    node.send()
+    client = node.client()
+    client.subscribe(ack=Ack.CLIENT)
+    client.begin()
+    client.hold(HeldFrame(delivery=client.inbox[0]))
+
+    client.ack(client.inbox[0])
+
+    assert refusal(client.commit) == "unknown-ack"
+
+
 def test_transaction_ends_with_its_session() -> None:
     node = Node()
     node.send(b"in")
