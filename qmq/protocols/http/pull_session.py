@@ -263,8 +263,7 @@ class PullSession:
 
     def reap(self) -> None:
         """End receives of which nothing is in flight, and the session if nothing can come of it any more."""
-        session = self._engine.broker.sessions.get(self.id)
-        if session is None:
+        if (session := self._engine.broker.sessions.get(self.id)) is None:
             return
         self._pull.reap()
         if self.is_left and not session.subscriptions:

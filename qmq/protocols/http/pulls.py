@@ -115,6 +115,7 @@ class Pulls:
             await trio.sleep(REAP_SECONDS)
             for session in list(self._sessions.values()):
                 session.reap()
+                await trio.lowlevel.checkpoint()
         self._watches = False
 
     async def settle(self, acks: Sequence[AckRequest], user: str | None) -> list[str]:

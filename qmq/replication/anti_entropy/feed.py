@@ -20,12 +20,16 @@ here and no memory. Pure.
 from collections import deque
 from typing import Final
 
+from qmq.errors import MeshError
 from qmq.model.dots import Origin, Vector, merge
 from qmq.replication.protocol.congestion import CongestionWindow
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Hole
 from qmq.storage.format.batch import REST, BatchHead
 
 WINDOW_BATCHES: Final = 256
+
+ORIGINS_MAX: Final = 100_000
+"""In what one peer reports to have, some 200 bytes each. A mesh forgets an origin of which no member has a record."""
 
 Read = list[tuple[int, BatchHead, bytes]]
 """What `Journal.read` gives: position, head, bytes."""
@@ -67,7 +71,7 @@ class JournalFeed:
         return self.pace.window - self._waiting_bytes
 
     def acknowledged(self, ack: Ack) -> None:
-        """The peer reports what it has."""
+        """The peer reports what it has. Raises MeshError if it has named more than ORIGINS_MAX origins."""
         while self._waiting and self._waiting[0][0] <= ack.frames:
             _, size, count, sent_at = self._waiting.popleft()
             self.pace.took(self.now - sent_at)
@@ -76,6 +80,8 @@ class JournalFeed:
         merge(self._reported, ack.received)
         merge(self.peer, ack.received)
         merge(self.durable, ack.durable)
+        if max(len(self.peer), len(self.durable)) > ORIGINS_MAX:
+            raise MeshError("too-many-origins", f"the peer names more than {ORIGINS_MAX} origins")
         for origin in [o for o, through in self._awaited.items() if self.peer.get(o, 0) >= through]:
             del self._awaited[origin]
             self.seek_again = True

@@ -328,6 +328,30 @@ async def test_an_ack_whose_client_leaves_before_its_commit_waits_for_no_receipt
         rig.free.set()
 
 
+async def test_receives_that_are_over_are_looked_for_in_turns(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def reap(session: PullSession) -> None:
+        seen.append("reaped")
+        rig.alive.spawn(other)
+
+    async def other() -> None:
+        seen.append("other")
+
+    async with web_rig().run() as rig:
+        clients = [await dial(rig) for _ in range(10)]
+        await fill(clients[0], *map(str, range(10)))
+        for client in clients:
+            await client.receive("q")
+        monkeypatch.setattr(PullSession, "reap", reap)
+
+        await eventually(lambda: len(seen) == 20)
+
+    assert seen[:10].count("reaped") < 10
+
+
 async def test_an_ack_of_a_message_that_is_taken_back_meanwhile_fails_alone(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         client = await dial(rig)

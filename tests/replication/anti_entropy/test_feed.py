@@ -1,9 +1,12 @@
 """What a peer is sent: nothing twice, nothing out of order, never more than the window."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qmq.errors import MeshError
 from qmq.model.dots import Origin, Vector
+from qmq.replication.anti_entropy import feed as feeds
 from qmq.replication.anti_entropy.feed import WINDOW_BATCHES, JournalFeed
 from qmq.replication.protocol.congestion import FIRST_BYTES, LEAST_BYTES, PARTS, WINDOW_BYTES
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Hole
@@ -131,6 +134,16 @@ def test_an_ack_of_frames_never_sent_does_no_harm() -> None:
     feed.acknowledged(Ack(1 << 40, {}, {}, None))
 
     assert feed.has_room
+
+
+def test_a_peer_that_names_too_many_origins_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "ORIGINS_MAX", 3)
+    feed = feed_of()
+    feed.acknowledged(Ack(0, {}, {A: 1}, None))
+    feed.acknowledged(Ack(0, {A: 2, B: 1}, {B: 1, C: 1}, None))
+
+    with pytest.raises(MeshError, match="more than 3 origins"):
+        feed.acknowledged(Ack(0, {}, {Origin("a", 2): 1}, None))
 
 
 def test_what_the_peer_follows_at_its_own_node_is_not_relayed_until_that_link_ends() -> None:
