@@ -32,7 +32,9 @@ async def test_the_node_says_what_it_is_and_what_it_can(autojump_clock: MockCloc
 
         assert (start.version_major, start.version_minor) == (0, 9)
         assert start.server_properties["product"] == "QMQ"
-        assert start.server_properties["capabilities"]["publisher_confirms"] is True  # type: ignore[index, call-overload]
+        capabilities: Any = start.server_properties["capabilities"]  # type: ignore[index]
+        for name in ("publisher_confirms", "exchange_exchange_bindings", "consumer_priorities"):
+            assert capabilities[name] is True
         assert str(start.mechanisms).split() == ["PLAIN", "AMQPLAIN"]
 
 
