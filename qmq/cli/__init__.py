@@ -6,7 +6,7 @@
     lazy      groups of commands that are imported when they run
     launch    nodes as processes on this machine; tests/cluster uses it, too
     mesh_members  `qmq mesh check` and `retire`
-    serve, mesh, send, listen, status, listing, admin, config, deploy, log, pipeline, bench     the commands
+    serve, mesh, send, listen, status, listing, admin, config, deploy, log, backup, pipeline, bench     the commands
 
 Exit codes of all commands: 0 success, 1 failure, 2 an error in the command line or the configuration.
 """
@@ -61,6 +61,11 @@ COMMANDS: Table = {
     "init": ("qmq.cli.deploy.init:init", "Write the files of a new mesh: a folder for each node, certificates, units."),
     "cert": ("qmq.cli.deploy.cert:cert", "Make and renew the certificates of a mesh."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
+    "backup": ("qmq.cli.backup:backup", "Back up a node, which may be running; verify backups."),
+    "restore": (
+        "qmq.cli.backup:restore",
+        "Restore a backup to the data directory of a node, which must be missing or empty.",
+    ),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),
     "demo": ("qmq.cli.deploy.demo:demo", "Show a mesh: three nodes with traffic, the console, a kill and a return."),
     "completion": ("qmq.cli.deploy.shell:completion", "Print the completion of commands and options for a shell."),

@@ -63,14 +63,14 @@ def verify(directory: Path, as_json: bool) -> None:
             if database.error is not None:
                 click.echo(f"DAMAGED {database.path}: {database.error}")
         for text in report.inconsistent:
-            click.echo(f"DAMAGED: {text}: this is no consistent copy; a copy of a running node is no backup")
+            click.echo(f"DAMAGED: {text}: this is no consistent copy; use qmq backup to copy a running node")
         for entry in report.quarantined:
             click.echo(f"quarantined at an earlier start: {entry.start} to {entry.end}")
         click.echo("damaged" if report.damaged else "ok")
         if (directory / SOCKET_NAME).exists():
             click.echo(
                 f"note: {SOCKET_NAME} is there, so the node runs, was killed, or ran when this copy was made. "
-                "What was confirmed during a copy may be missing in it: only a copy of a stopped node is a backup"
+                "What was confirmed during a copy may be missing in it: copy a stopped node, or use qmq backup"
             )
     if report.damaged:
         sys.exit(1)

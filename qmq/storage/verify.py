@@ -162,7 +162,7 @@ def _positions(path: Path) -> list[tuple[str, int]]:
     found = []
     for name, question in asked:
         if (path / name).exists():
-            with suppress(sqlite3.Error), closing(_reader(path / name)) as reader:
+            with suppress(sqlite3.Error), closing(read_only(path / name)) as reader:
                 found += [(name, row[0]) for row in reader.execute(question) if type(row[0]) is int]
     return found
 
@@ -350,7 +350,7 @@ def _verify(
     if not path.exists():
         return None
     try:
-        with closing(_reader(path)) as reader:
+        with closing(read_only(path)) as reader:
             reader.execute("BEGIN")
             error = look(reader)
     except (sqlite3.Error, TypeError, ValueError) as problem:
@@ -358,7 +358,8 @@ def _verify(
     return report()._replace(error=error)
 
 
-def _reader(path: Path) -> sqlite3.Connection:
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection from outside the node, which may be running."""
     fixed = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
     return sqlite3.connect(f"file:{quote(str(path))}?mode=ro{fixed}", uri=True, isolation_level=None)
 

@@ -1,8 +1,9 @@
 """Real files: the `Disk` of a node that keeps what it promised.
 
-The only module of storage that touches the operating system. It leaves formats, order of writes and recovery to
-others. Surprising: a new or renamed file is only safe once its directory was synced too, and that is the caller's
-step; and a failed fsync is never retried, because the kernel may have marked the lost pages clean.
+The only module of storage that touches the operating system, but for `backup`, which no node runs. It leaves formats,
+order of writes and recovery to others. Surprising: a new or renamed file is only safe once its directory was synced
+too, and that is the caller's step; and a failed fsync is never retried, because the kernel may have marked the lost
+pages clean.
 
 A part of the room that the operator reserves is held by a file without content, which `Journal.append` gives up piece
 by piece when others have taken everything else.
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from qmq.errors import DirectoryInUse
+from qmq.errors import DirectoryInUse, StorageError
 from qmq.storage.format.interfaces import File
 
 SPARE_DESCRIPTORS: Final = 8
@@ -34,7 +35,10 @@ SYNC_THREADS: Final = 8
 RESERVE_STEP_BYTES: Final = 1 << 20
 """Given up at a time, at least: others may be quicker to take a part of it."""
 
-_LOCK_NAME = "lock"
+LOCK_NAME: Final = "lock"
+BACKUP_FILE: Final = "backup.json"
+"""What makes a directory a backup (`qmq.storage.backup`): its files may be shared with other backups."""
+
 _RESERVE_NAME = "reserve"
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
@@ -95,8 +99,10 @@ class RealDisk:
         self._reserving = threading.Lock()
 
     def lock(self) -> None:
+        if (self.root / BACKUP_FILE).exists():
+            raise StorageError(f"{self.root} is a backup, or an incomplete restore of one: use qmq restore")
         self._make(self.root)
-        descriptor = os.open(self.root / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

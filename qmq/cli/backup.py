@@ -1,0 +1,144 @@
+"""`qmq backup` and `qmq restore`: the files of one node of this machine, read and written without its help."""
+
+import sys
+import tarfile
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from ..config import load
+from .options import FOLDER, GivenPath, json_option, node_options, overrides
+from .output import Failed, byte_size, print_json
+
+
+class BackupGroup(click.Group):
+    """`qmq backup DIR` is `qmq backup make DIR`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=BackupGroup)
+def backup() -> None:
+    """Back up a node, which may be running; verify backups."""
+
+
+@backup.command
+@click.argument("repository", metavar="DIR|-", type=GivenPath(file_okay=False, allow_dash=True))
+@node_options
+@json_option
+def make(
+    repository: str,
+    config_file: Path | None,
+    peers_file: Path | None,
+    node_name: str | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Add a backup of a node of this machine to DIR, as DIR/NODE/TIME; with -, write it as a tar archive.
+
+    Copies only what is new since the previous backup of the node in DIR. The node may be running: give --data, or
+    --config as for qmq serve. Whatever the node confirmed before the command began is in the backup.
+    """
+    from ..storage.backup import back_up
+
+    source = _data(config_file, peers_file, node_name, data)[0]
+    try:
+        if repository == "-":
+            with tempfile.TemporaryDirectory() as folder:
+                made = back_up(source, Path(folder), datetime.now(UTC))
+                with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+                    archive.add(made.path, made.path.relative_to(folder))
+            return
+        made = back_up(source, Path(repository), datetime.now(UTC))
+    except OSError as error:
+        raise Failed(str(error)) from error
+    if as_json:
+        print_json({**made._asdict(), "path": str(made.path)})
+    else:
+        click.echo(
+            f"{made.path}: {made.files} files, {byte_size(made.total_bytes)}, "
+            f"of which {byte_size(made.copied_bytes)} are new"
+        )
+
+
+@backup.command
+@click.argument("place", metavar="DIR", type=FOLDER)
+@json_option
+def verify(place: Path, as_json: bool) -> None:
+    """Check every byte of the backups in DIR: all of a repository, those of a node, or one.
+
+    Exit code 1 if one of them is incomplete or damaged, or was made of a damaged node.
+    """
+    from ..storage.backup import backups, verify_backup
+
+    try:
+        found = {one: verify_backup(one) for one in backups(place)}
+    except OSError as error:
+        raise Failed(str(error)) from error
+    if not found:
+        raise Failed(f"{place} has no backup")
+    if as_json:
+        print_json({str(one): problems for one, problems in found.items()})
+    else:
+        for one, problems in found.items():
+            for problem in problems:
+                click.echo(f"DAMAGED {one}: {problem}")
+            if not problems:
+                click.echo(f"{one}: ok")
+    if any(found.values()):
+        sys.exit(1)
+
+
+@click.command
+@click.argument("place", metavar="DIR", type=FOLDER)
+@node_options
+@json_option
+def restore(
+    place: Path,
+    config_file: Path | None,
+    peers_file: Path | None,
+    node_name: str | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Restore a backup to the data directory of a node, which must be missing or empty.
+
+    DIR is one backup, or a place with several: then the last one of the node is taken, which --node or --config names.
+    The node keeps its name; its addresses, and those of its peers, are those of its files.
+    """
+    from ..storage.backup import backups
+    from ..storage.backup import restore as restore_backup
+
+    target, name = _data(config_file, peers_file, node_name, data)
+    try:
+        found = backups(place)
+        if name is not None and place not in found:
+            found = [one for one in found if one.parent.name == name]
+        if len({one.parent for one in found}) > 1:
+            raise Failed(f"{place} has backups of several nodes: give --node")
+        if not found:
+            raise Failed(f"{place} has no backup" + (f" of the node {name}" if name is not None else ""))
+        manifest = restore_backup(found[-1], target, name)
+    except OSError as error:
+        raise Failed(str(error)) from error
+    if as_json:
+        print_json({"backup": str(found[-1]), "node": manifest.node, "time": manifest.time, "data": str(target)})
+    else:
+        click.echo(f"{target}: the node {manifest.node} as of {manifest.time}")
+
+
+def _data(
+    config_file: Path | None, peers_file: Path | None, node: str | None, data: Path | None
+) -> tuple[Path, str | None]:
+    """The data directory and, if an option or a file gives it, the name of the node."""
+    if config_file is None and peers_file is None:
+        if data is None:
+            raise click.UsageError("give the data directory of the node: --data, or --config")
+        return data, node
+    settings, _ = load(config_file, peers_file, node, overrides(data))
+    return settings.data, settings.name

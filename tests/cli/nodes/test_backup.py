@@ -1,0 +1,103 @@
+"""`qmq backup` and `qmq restore`: what an operator types, and what a wrong call answers."""
+
+import io
+import json
+import tarfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from qmq.storage.backup import back_up
+from qmq.storage.store import open_store
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    make_data(tmp_path / "data", "a")
+    return tmp_path / "data"
+
+
+def make_data(directory: Path, node: str) -> None:
+    store = open_store(directory, node=node)
+    store.begin_incarnation(0xAA, 1_700_000_000_000_000)
+    store.close()
+
+
+def test_a_node_is_backed_up_verified_and_restored(run: Run, data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "node.toml"
+    config.write_text('name = "a"\ndata = "data"\n[[stomp]]\naddress = "127.0.0.1:1"\n', "utf-8")
+    backups = str(tmp_path / "backups")
+
+    made = run("backup", backups, "--config", str(config), "--json")
+    assert made.exit_code == 0, made.output
+    path = json.loads(made.output)["path"]
+    again = run("backup", backups, "--data", str(data))
+    assert again.exit_code == 0 and "of which" in again.output, again.output
+    verified = run("backup", "verify", backups)
+    assert verified.exit_code == 0 and verified.output.count(": ok\n") == 2, verified.output
+
+    full = run("restore", backups, "--config", str(config))
+    assert full.exit_code == 1 and "is not empty" in full.output, full.output
+    config.write_text(config.read_text("utf-8").replace('"data"', '"new"'), "utf-8")
+    restored = run("restore", path, "--config", str(config))
+    assert restored.exit_code == 0 and "the node a as of" in restored.output, restored.output
+    assert run("log", "verify", str(tmp_path / "new")).exit_code == 0
+
+
+def test_damage_is_reported_with_exit_code_1(run: Run, data: Path, tmp_path: Path) -> None:
+    made = back_up(data, tmp_path / "backups", datetime.now(UTC))
+    (segment,) = (made.path / "journal").iterdir()
+    segment.write_bytes(segment.read_bytes()[:-1])
+
+    result = run("backup", "verify", str(tmp_path / "backups"))
+    as_json = run("backup", "verify", str(tmp_path / "backups"), "--json")
+
+    assert result.exit_code == as_json.exit_code == 1
+    assert result.output.startswith(f"DAMAGED {made.path}: journal/{segment.name} is damaged"), result.output
+    assert len(json.loads(as_json.output)[str(made.path)]) == 1
+
+
+def test_a_backup_goes_to_standard_output_as_a_tar_archive(run: Run, data: Path, tmp_path: Path) -> None:
+    result = run("backup", "-", "--data", str(data))
+
+    assert result.exit_code == 0, result.output
+    with tarfile.open(fileobj=io.BytesIO(result.stdout_bytes)) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    assert run("backup", "verify", str(tmp_path / "unpacked")).exit_code == 0
+
+
+def test_the_node_of_a_restore_must_be_clear(run: Run, data: Path, tmp_path: Path) -> None:
+    make_data(tmp_path / "b", "b")
+    backups, new = tmp_path / "backups", str(tmp_path / "new")
+    back_up(data, backups, datetime.now(UTC))
+    back_up(tmp_path / "b", backups, datetime.now(UTC))
+
+    unclear = run("restore", str(backups), "--data", new)
+    unknown = run("restore", str(backups), "--data", new, "--node", "c")
+    wrong = run("restore", str(next((backups / "a").glob("2*"))), "--data", new, "--node", "b")
+
+    assert "has backups of several nodes: give --node" in unclear.output
+    assert "has no backup of the node c" in unknown.output
+    assert "is a backup of the node a, not of b" in wrong.output
+    assert unclear.exit_code == unknown.exit_code == wrong.exit_code == 1
+    assert run("restore", str(backups), "--data", new, "--node", "b").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "code"),
+    [
+        (["backup"], "Usage:", 2),
+        (["backup", "DIR"], "give the data directory of the node: --data, or --config", 2),
+        (["backup", "DIR", "--data", "DIR"], "is not the data directory of a node: it has no catalog", 1),
+        (["backup", "verify", "DIR"], "has no backup", 1),
+        (["backup", "verify", "DIR/none"], "No such file or directory", 1),
+        (["restore", "DIR", "--data", "DIR/new"], "has no backup", 1),
+        (["restore", "DIR"], "give the data directory of the node", 2),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong(run: Run, tmp_path: Path, arguments: list[str], text: str, code: int) -> None:
+    result = run(*(one.replace("DIR", str(tmp_path)) for one in arguments))
+
+    assert (result.exit_code, text in result.output) == (code, True), result.output
