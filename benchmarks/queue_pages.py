@@ -67,7 +67,9 @@ async def measure(queues: int, stored: int, sorts: list[Sort], folder: Path, wor
 
         for sort in sorts:
             for text in ("", "7/comm", "77/comm"):
-                catalog = QueueCatalog(node.engine, node, node.declared_queues, node.paused_queues)
+                catalog = QueueCatalog(
+                    node.engine, node, node.settings_parts.declared_queues, node.settings_parts.paused_queues
+                )
                 pages = QueuePages(node.broker.totals, catalog)
                 print(f"{sort:8}{text:8} first  ", say(await page(pages, sort, text)), flush=True)
                 found = [await page(pages, sort, text) for _ in range(LATER)]

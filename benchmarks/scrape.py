@@ -99,7 +99,9 @@ async def measure(queues: int, connections: int, scrapes: int, folder: Path, wor
         found: dict[str, list[float]] = {"page": [], "turn": [], "looking": [], "pass": []}
         size = 0
         for _ in range(scrapes):
-            catalog = QueueCatalog(node.engine, node, node.declared_queues, node.paused_queues)
+            catalog = QueueCatalog(
+                node.engine, node, node.settings_parts.declared_queues, node.settings_parts.paused_queues
+            )
             samples = Samples(node.engine, node, catalog)
             takeover = node.mesh_parts.takeover
             page = MetricsPage(node.engine, node.admin.facts, node.conditions, node.mesh, takeover, samples)

@@ -57,7 +57,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "settings": ENGINE | {"mesh"},
     "sessions": SESSIONS,
     "admin": DIALOGUE,
-    "protocols/stomp": SESSIONS | {"protocols/stomp/listener"},
+    "protocols/stomp": SESSIONS | {"admin", "protocols/stomp/listener"},
     "protocols/http": DIALOGUE
     | {"protocols/http/codec", "protocols/http/gateway", "protocols/http/websocket", "protocols/stomp"}
     | {"protocols/http/listener"},

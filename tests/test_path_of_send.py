@@ -122,7 +122,10 @@ async def trace() -> Tracer:
             await publisher.receipt()
             await consumer.next("MESSAGE")
             await eventually(
-                lambda: rig.nodes["b"].durable_vector().get(origin) == rig.nodes["a"].durable_vector()[origin]
+                lambda: (
+                    rig.nodes["b"].engine.path.durable_vector().get(origin)
+                    == rig.nodes["a"].engine.path.durable_vector()[origin]
+                )
             )
         finally:
             sys.setprofile(None)

@@ -54,7 +54,7 @@ class Node(NodeParts):
     def _restore(self) -> None:
         parts = self.settings_parts
         self.use(parts.policy_kind.join(self.settings))
-        self.broker.received = self.received_vector
+        self.broker.received = self.engine.path.received_vector
         self.broker.subscriptions.is_leaving = self._is_leaving
         restore(self.engine)
         replay_ids(self.store.journal, self.broker.dedup, self.broker.deletions, self.environment.now_us())
@@ -83,7 +83,7 @@ class Node(NodeParts):
                 nursery.start_soon(self.engine.path.run)
                 nursery.start_soon(self.beats.run)
                 nursery.start_soon(self.system.run)
-                nursery.start_soon(self.checkpoints.run)
+                nursery.start_soon(self.engine.checkpoints.run)
                 nursery.start_soon(self.engine.pager.run, self.engine.path)
                 nursery.start_soon(self.engine.deadlines.run, self.engine.path)
                 nursery.start_soon(self.mesh_parts.members.run)
@@ -123,10 +123,10 @@ class Node(NodeParts):
                         close()
                     await self._drain()
                     serving.cancel_scope.cancel()
-                self.refusals.close()
+                self.session_parts.login_path.refusals.close()
                 # So that the next start has little to replay. While commits still run: messages that expire meanwhile
                 # wait for their commit, and a checkpoint waits for that.
-                await self.checkpoints.bring_up()
+                await self.engine.checkpoints.bring_up()
                 await self.mesh_parts.clock_check.note()
                 if self.broker.queues.paging.leaves_unseen(
                     await self.environment.run_blocking(self.store.queues.origins)
@@ -134,7 +134,7 @@ class Node(NodeParts):
                     with suppress(DiskFull):
                         await self.environment.run_blocking(self.store.catalog.set_facts, {UNSEEN: ""})
                 self.engine.commits.stop()
-                await self.flushed()
+                await self.engine.path.flushed()
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
@@ -183,7 +183,7 @@ class Node(NodeParts):
 
     async def _drain(self) -> None:
         """Let clients finish and leave, then send peers the records they are missing; until a second call of `stop`."""
-        self.login_path.admission.close()
+        self.session_parts.login_path.admission.close()
         with self._draining:
             await drain_clients(self.engine, self.sessions, self.settings.limits.drain_seconds)
             if not self.mesh.is_alone:

@@ -16,6 +16,7 @@ from qmq.admin.facts.node_facts import FactsReader, NodeIdentity
 from qmq.admin.facts.status import peers_of
 from qmq.admin.facts.system import SystemTopics
 from qmq.admin.parts import AdminParts
+from qmq.admin.protocol_parts import ProtocolParts
 from qmq.broker.broker import Broker
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import NodeSettings, PeersFile
@@ -36,10 +37,11 @@ from qmq.node.services import NodeServices
 from qmq.node.session_assembly import session_parts
 from qmq.node.settings_assembly import settings_parts
 from qmq.record_codec import Replay
-from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.parts import SessionParts
 from qmq.settings.definitions.file_entries import new_entries
 from qmq.settings.definitions.live import Changes
+from qmq.settings.parts import SettingsParts
 from qmq.settings.policies import broker_limits
 from qmq.storage.store import Store
 
@@ -86,17 +88,10 @@ class NodeParts(NodeServices):
             lambda: self.mesh_parts.clock_check.storage_now_us(),
             self.sessions,
         )
-        path = engine.path
-        self.slot = path.slot
-        self.submit = path.submit
-        self.flushed = path.flushed
-        self.received_vector = path.received_vector
-        self.durable_vector = path.durable_vector
-        self.checkpoints = engine.checkpoints
-        self.protocols = Protocols(self)
+        self.protocols = Protocols(self._protocol_parts)
         self.host = MeshHost(engine, self.membership, self)
         self.mesh = mesh_of(self.host, peers, self.settings, self.certificates)
-        self.peer_rpc = PeerRpc(self.mesh, self.spawn, partial(table_of, self.protocols), self)
+        self.peer_rpc = PeerRpc(self.mesh, self.spawn, partial(table_of, self.protocols), self._protocol_parts)
         self.beats = Heartbeats()
         self._build_settings(table, pending)
         self.mesh_parts: MeshParts = mesh_parts(
@@ -107,7 +102,7 @@ class NodeParts(NodeServices):
             peers,
             self,
             self.settings_parts.deleted_queues,
-            self.rules,
+            self.settings_parts.rules,
             settings.mesh,
             stop=self.stop,
             is_clock_trusted=trusts_clock,
@@ -120,7 +115,7 @@ class NodeParts(NodeServices):
 
     def _build_settings(self, table: RoutingTable, pending: Changes) -> None:
         """What definitions and limits say."""
-        parts = self.settings_parts = settings_parts(
+        self.settings_parts: SettingsParts = settings_parts(
             self.engine,
             self.mesh,
             self.membership,
@@ -130,26 +125,18 @@ class NodeParts(NodeServices):
             table,
             pending,
             use=self.use,
-            groups_of=lambda principal: self.login_path.access.groups_of(principal),
+            groups_of=lambda principal: self.session_parts.login_path.access.groups_of(principal),
             late_peers=lambda: self.mesh_parts.reports.late_peers(),
             is_clock_in_doubt=lambda: self.mesh_parts.clock_check.in_doubt,
             drop=lambda queue, covers, check: self.admin.jobs.drop(queue, covers, check),
         )
-        self.definitions = parts.definitions
-        self.definition_sync = parts.sync
-        self.paused_queues = parts.paused_queues
-        self.declared_queues = parts.declared_queues
-        self.routing = parts.routing
-        self.rules = parts.rules
-        self.queue_lifetimes = parts.queue_lifetimes
-        self.exclusive_queues = parts.exclusive_queues
 
     def _build_clients(self) -> None:
         """What sessions use, and the status."""
         self.system = SystemTopics(
             self.engine, partial(peers_of, self.mesh, self.membership), lambda: self.admin.facts.read()
         )
-        parts = self.session_parts = session_parts(
+        self.session_parts: SessionParts = session_parts(
             self.engine,
             self.mesh_parts,
             self.settings_parts,
@@ -160,10 +147,6 @@ class NodeParts(NodeServices):
             self.system.audit,
             lambda: self.admin,
         )
-        self.login_path: LoginPath = parts.login_path
-        self.rights_of = parts.login_path.access.rights_of
-        self.refusals = parts.login_path.refusals
-        self.memory_budget = parts.host.budget
         self.addresses: dict[str, list[tuple[str, int]]] = {}
         """Protocol → where its clients are served now."""
 
@@ -189,18 +172,35 @@ class NodeParts(NodeServices):
         )
         self._follow_decisions()
 
+    def _protocol_parts(self) -> ProtocolParts:
+        return ProtocolParts(
+            self,
+            self.engine,
+            self.mesh,
+            self.mesh_parts,
+            self.peer_rpc,
+            self.membership,
+            self.settings_parts,
+            self.session_parts,
+            self.admin,
+            self.sessions,
+            self.beats,
+            self.conditions,
+            self.protocols.of,
+        )
+
     def _follow_decisions(self) -> None:
         path = self.engine.path
         path.guard(self.mesh_parts.takeover.check)
-        path.follow_effects(self.system.watched, partial(note_deletions, self.system, self.checkpoints))
+        path.follow_effects(self.system.watched, partial(note_deletions, self.system, self.engine.checkpoints))
         self.mesh_parts.takeover.sync.follow(self.settings_parts.deleted_queues.begin)
         self.mesh_parts.reports.follow(
             links=(
                 self.system.links_changed,
-                self.definition_sync.links_changed,
-                self.queue_lifetimes.consumers_changed,
+                self.settings_parts.sync.links_changed,
+                self.settings_parts.queue_lifetimes.consumers_changed,
             ),
-            caught_up=(self.definition_sync.link_caught_up, lambda peer: self.system.links_changed()),
-            durable=(self.definitions.copies_changed, self.definition_sync.peer_reported),
-            members=(self.exclusive_queues.members_changed,),
+            caught_up=(self.settings_parts.sync.link_caught_up, lambda peer: self.system.links_changed()),
+            durable=(self.settings_parts.definitions.copies_changed, self.settings_parts.sync.peer_reported),
+            members=(self.settings_parts.exclusive_queues.members_changed,),
         )

@@ -1,6 +1,6 @@
 """The calls of a node, and which part answers each. Those of a protocol are in its room."""
 
-from typing import Any, Final
+from typing import Final
 
 from qmq.admin.console.queue_pages import FirstsCall, RowsCall
 from qmq.admin.console.requests import AuditCall, HistoryCall, OverviewCall
@@ -14,15 +14,10 @@ from qmq.mesh.membership.decommission import OpinionCall
 from qmq.mesh.peers.calls import CallTable
 from qmq.mesh.peers.dedup_query import DedupCall
 from qmq.mesh.repair.quarantine_restore import QuarantineCall
-from qmq.mesh.repair.requests import DurablesCall, RepairCall, SealsCall, SettledCall, SnapshotCall
+from qmq.mesh.repair.requests import DurablesCall, SealsCall, SettledCall, SnapshotCall
 from qmq.node.protocols import Protocols
 from qmq.settings.definitions.queue_lifetimes import UseCall
 from qmq.settings.definitions.sync import DefinitionsCall
-
-
-async def _repair(context: Any, call: RepairCall[Any]) -> Any:
-    return await context.mesh_parts.responder.answer(call)
-
 
 CALLS: Final = CallTable(
     {
@@ -34,7 +29,7 @@ CALLS: Final = CallTable(
             lambda context, call: context.mesh_parts.responder.answer(call),
         ),
         DedupCall: lambda context, call: context.mesh_parts.dedup_query.answer(call),
-        DefinitionsCall: lambda context, call: context.definition_sync.answer(call),
+        DefinitionsCall: lambda context, call: context.settings.sync.answer(call),
         FirstsCall: lambda context, call: context.admin.console.firsts_here(call),
         HeldCall: lambda context, call: context.mesh_parts.adoption.answer(call),
         HistoryCall: lambda context, call: context.admin.console.history_here(call),
@@ -47,7 +42,7 @@ CALLS: Final = CallTable(
         OverviewCall: lambda context, call: context.admin.console.overview_here(call),
         QuarantineCall: lambda context, call: context.mesh_parts.quarantine_restore.answer(call),
         RowsCall: lambda context, call: context.admin.console.rows_here(call),
-        UseCall: lambda context, call: context.queue_lifetimes.answer(call),
+        UseCall: lambda context, call: context.settings.queue_lifetimes.answer(call),
         WhereaboutsCall: lambda context, call: context.admin.messages.whereabouts(call),
     }
 )

@@ -79,7 +79,7 @@ class Reloader:
             await node.settings_parts.file_definitions.apply(settings)
         except ConfigError as error:
             return self._refuse(error.diagnostics)
-        await node.login_path.logins.refresh()
+        await node.session_parts.login_path.logins.refresh()
         take_up(node, self._fit(settings))
         lines = [str(change) for change in changes]
         lines += [f"{path}: renewed" for path in node.certificates.take_up(renewed)]
@@ -124,6 +124,6 @@ def take_up(node: "Node", settings: NodeSettings) -> None:
     """Let `settings` apply from now on. Never waits, so no decision uses half of them."""
     parts = node.settings_parts
     parts.effects.settings_changed(parts.policy_kind.join(settings))
-    node.login_path.admission.change(settings.limits)
-    node.login_path.logins.change(parts.users.users, settings.limits)
+    node.session_parts.login_path.admission.change(settings.limits)
+    node.session_parts.login_path.logins.change(parts.users.users, settings.limits)
     parts.effects.limits_changed()

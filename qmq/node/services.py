@@ -35,7 +35,6 @@ class NodeServices:
     def use(self, settings: NodeSettings) -> None:
         """Let `settings` apply from now on."""
         self.settings = settings
-        self.limits = settings.limits
 
     def stop(self) -> None:
         """Begin an orderly stop; `run` returns when it is done. After a second call no client is waited for."""

@@ -58,7 +58,11 @@ class Trial:
 
     async def until_alike(self) -> None:
         nodes = self.mesh.nodes
-        await eventually(lambda: all(nodes[name].durable_vector() == nodes["a"].durable_vector() for name in NAMES))
+        await eventually(
+            lambda: all(
+                nodes[name].engine.path.durable_vector() == nodes["a"].engine.path.durable_vector() for name in NAMES
+            )
+        )
 
     async def step(self, name: str, number: int) -> None:
         mesh, rng = self.mesh, self.rng
@@ -76,7 +80,7 @@ class Trial:
                 self.cuts.add(pair)
                 mesh.cut(*pair)
         elif what < 0.9:
-            await mesh.nodes[name].checkpoints.checkpoint()
+            await mesh.nodes[name].engine.checkpoints.checkpoint()
         else:
             await mesh.kill(name)
             await mesh.start(name)
@@ -158,7 +162,7 @@ async def wrongs(seed: int) -> list[str]:
             for round_name in ("", " after a checkpoint", " after a restart"):
                 for name in NAMES:
                     if round_name == " after a checkpoint":
-                        await mesh.nodes[name].checkpoints.checkpoint()
+                        await mesh.nodes[name].engine.checkpoints.checkpoint()
                     elif round_name:
                         await mesh.stop(name)
                         await mesh.start(name)

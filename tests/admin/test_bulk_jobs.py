@@ -54,7 +54,11 @@ async def contents(client: Client, queue: str = Q) -> list[str]:
 
 async def until_alike(mesh: MeshRig) -> None:
     nodes = mesh.nodes.values()
-    await eventually(lambda: all(one.durable_vector() == two.durable_vector() for one in nodes for two in nodes))
+    await eventually(
+        lambda: all(
+            one.engine.path.durable_vector() == two.engine.path.durable_vector() for one in nodes for two in nodes
+        )
+    )
 
 
 def depth(node: Node, queue: str = Q) -> int:

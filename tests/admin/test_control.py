@@ -84,7 +84,7 @@ async def test_a_fanout_is_listed_with_its_bytes_before_the_first_checkpoint(aut
         for _ in range(6):
             await client.receipt()
         nodes = list(mesh.nodes.values())
-        await eventually(lambda: nodes[0].durable_vector() == nodes[1].durable_vector())
+        await eventually(lambda: nodes[0].engine.path.durable_vector() == nodes[1].engine.path.durable_vector())
 
         for name in "ab":
             client = await mesh.connect(name)

@@ -41,7 +41,11 @@ async def everything(mesh: MeshRig, name: str) -> list[bytes]:
 async def until_alike(mesh: MeshRig) -> None:
     """Until every node has every record."""
     nodes = mesh.nodes.values()
-    await eventually(lambda: all(one.durable_vector() == two.durable_vector() for one in nodes for two in nodes))
+    await eventually(
+        lambda: all(
+            one.engine.path.durable_vector() == two.engine.path.durable_vector() for one in nodes for two in nodes
+        )
+    )
 
 
 async def test_a_deleted_fanout_is_empty_on_every_node_and_its_log_is_removed(autojump_clock: MockClock) -> None:
@@ -49,7 +53,7 @@ async def test_a_deleted_fanout_is_empty_on_every_node_and_its_log_is_removed(au
         await publish(mesh, "a", F, "1", "2")
         await publish(mesh, "b", F, "3")
         await until_alike(mesh)
-        await mesh.nodes["c"].checkpoints.checkpoint()
+        await mesh.nodes["c"].engine.checkpoints.checkpoint()
         assert mesh.nodes["c"].store.fanouts() == [F]
 
         answer = await delete(await mesh.connect("a"))
@@ -89,7 +93,7 @@ async def test_what_was_sent_on_the_other_side_of_a_cut_stays(autojump_clock: Mo
         isolate(mesh, "c")
         await publish(mesh, "c", F, "unknown to a")
         if checkpointed:
-            await mesh.nodes["c"].checkpoints.checkpoint()
+            await mesh.nodes["c"].engine.checkpoints.checkpoint()
 
         await delete_at(mesh, "a")
         await publish(mesh, "a", F, "new")
@@ -106,7 +110,9 @@ async def test_a_node_that_is_cut_from_the_sender_deletes_what_came_another_way(
     async with MeshRig("a", "b", "c").run() as mesh:
         mesh.cut("b", "c")
         await publish(mesh, "b", F, "deleted")
-        await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
+        await eventually(
+            lambda: mesh.nodes["a"].engine.path.durable_vector() == mesh.nodes["b"].engine.path.durable_vector()
+        )
         await delete_at(mesh, "a")
         mesh.heal("b", "c")
         await mesh.until_linked()
@@ -124,7 +130,7 @@ async def test_a_killed_node_remembers_the_deletion(autojump_clock: MockClock, n
     async with MeshRig("a", "b").run() as mesh:
         await publish(mesh, "a", F, "deleted")
         await until_alike(mesh)
-        await mesh.nodes[name].checkpoints.checkpoint()
+        await mesh.nodes[name].engine.checkpoints.checkpoint()
         await delete_at(mesh, "a")
         await until_alike(mesh)
 

@@ -55,7 +55,11 @@ class Trial:
             self.mesh.heal(one, other)
         await self.mesh.until_linked()
         nodes = self.mesh.nodes
-        await eventually(lambda: all(nodes[name].durable_vector() == nodes["a"].durable_vector() for name in NAMES))
+        await eventually(
+            lambda: all(
+                nodes[name].engine.path.durable_vector() == nodes["a"].engine.path.durable_vector() for name in NAMES
+            )
+        )
 
     async def step(self, name: str, number: int) -> None:
         mesh, rng = self.mesh, self.rng
@@ -75,7 +79,7 @@ class Trial:
                 self.cuts.add(pair)
                 mesh.cut(*pair)
         elif what < 0.85:
-            await mesh.nodes[name].checkpoints.checkpoint()
+            await mesh.nodes[name].engine.checkpoints.checkpoint()
         else:
             await mesh.kill(name)
             await mesh.start(name)
@@ -121,7 +125,7 @@ async def wrongs(seed: int) -> list[str]:
         for round_name in ("", " after a checkpoint", " after a restart"):
             for name in NAMES:
                 if round_name == " after a checkpoint":
-                    await mesh.nodes[name].checkpoints.checkpoint()
+                    await mesh.nodes[name].engine.checkpoints.checkpoint()
                 elif round_name:
                     await mesh.stop(name)
                     await mesh.start(name)

@@ -152,7 +152,7 @@ async def test_the_pause_of_a_deleted_queue_is_deleted(autojump_clock: MockClock
 
         await ask(client, f"delete{Q}")
 
-        assert rig.alive.paused_queues.parts(Q) == ""
+        assert rig.alive.settings_parts.paused_queues.parts(Q) == ""
 
 
 @pytest.mark.parametrize("other", [("pause", "delivery,acceptance"), ("resume", "delivery")])
@@ -164,14 +164,16 @@ async def test_two_operators_change_one_part_each_on_nodes_that_do_not_reach_eac
         verb, expected = other
         if verb == "resume":
             await parts(here, "pause", part="acceptance")
-            await eventually(lambda: mesh.nodes["c"].paused_queues.parts(Q) == "acceptance")
+            await eventually(lambda: mesh.nodes["c"].settings_parts.paused_queues.parts(Q) == "acceptance")
         isolate(mesh, "c")
         await parts(here, "pause")
         await parts(there, verb, part="acceptance")
 
         rejoin(mesh, "c")
 
-        await eventually(lambda: {node.paused_queues.parts(Q) for node in mesh.nodes.values()} == {expected})
+        await eventually(
+            lambda: {node.settings_parts.paused_queues.parts(Q) for node in mesh.nodes.values()} == {expected}
+        )
 
 
 async def restarted_with_old_pause(mesh: MeshRig, delivery: bool, acceptance: bool) -> Client:
@@ -198,22 +200,22 @@ async def test_the_next_request_replaces_the_pause_of_an_earlier_build(
 ) -> None:
     async with MeshRig("a").run() as mesh:
         client = await restarted_with_old_pause(mesh, *old)
-        assert mesh.nodes["a"].paused_queues.of(Q) == old
-        assert mesh.nodes["a"].paused_queues.names() == {Q}
+        assert mesh.nodes["a"].settings_parts.paused_queues.of(Q) == old
+        assert mesh.nodes["a"].settings_parts.paused_queues.names() == {Q}
 
         assert await parts(client, verb, part=part, dry_run="true") == then
         assert await parts(client, verb, part=part) == then
 
-        assert mesh.nodes["a"].definitions.get(Key("pause", Q)) is None
+        assert mesh.nodes["a"].settings_parts.definitions.get(Key("pause", Q)) is None
         await mesh.kill("a")
         await mesh.start("a")
-        assert mesh.nodes["a"].paused_queues.of(Q) == then
+        assert mesh.nodes["a"].settings_parts.paused_queues.of(Q) == then
 
 
 async def test_two_requests_at_once_about_the_pause_of_an_earlier_build_both_count(autojump_clock: MockClock) -> None:
     async with MeshRig("a").run() as mesh:
         await restarted_with_old_pause(mesh, True, True)
-        paused_queues = mesh.nodes["a"].paused_queues
+        paused_queues = mesh.nodes["a"].settings_parts.paused_queues
 
         async with trio.open_nursery() as nursery:
             for part in ("delivery", "acceptance"):
@@ -270,4 +272,4 @@ async def test_a_definition_of_a_pause_that_makes_no_sense_is_refused(autojump_c
             client = await rig.connect()
             await client.send(send(f"/control/definitions/put/{path}", value, "r"))
             assert (await client.any()).head.headers["error-code"] == "bad-definition", path
-        await eventually(lambda: not rig.alive.paused_queues.parts(Q))
+        await eventually(lambda: not rig.alive.settings_parts.paused_queues.parts(Q))

@@ -16,7 +16,7 @@ async def test_a_deleted_queue_is_empty_on_every_node_and_its_name_is_forgotten(
     async with MeshRig("a", "b").run() as mesh:
         for name in "ab":
             await fill(await mesh.connect(name), f"{name}1", f"{name}2")
-            await mesh.nodes[name].checkpoints.checkpoint()
+            await mesh.nodes[name].engine.checkpoints.checkpoint()
 
         answer = await ask(await mesh.connect("a"), "delete/queue/q")
 
@@ -53,14 +53,14 @@ async def test_a_consumer_counts_although_a_node_may_not_deliver(autojump_clock:
         client, worker = await mesh.connect("a"), await mesh.connect(consuming)
         await client.send(send("/control/declare/queue/q", "", "d"))
         await client.receipt()
-        await eventually(lambda: all(Q in node.declared_queues.texts for node in mesh.nodes.values()))
+        await eventually(lambda: all(Q in node.settings_parts.declared_queues.texts for node in mesh.nodes.values()))
         await worker.send(subscribe(Q, ack="client-individual"))
         await worker.receipt()
         mesh.nodes["a"].broker.queues.held = True
 
         assert await refusal(client, "delete/queue/q") == "has-consumers"
 
-        assert Q in mesh.nodes["a"].declared_queues.texts
+        assert Q in mesh.nodes["a"].settings_parts.declared_queues.texts
 
 
 async def test_a_consumer_that_comes_during_a_deletion_keeps_its_declaration(
@@ -84,7 +84,7 @@ async def test_a_consumer_that_comes_during_a_deletion_keeps_its_declaration(
 
         assert await refusal(client, "delete/queue/q") == "has-consumers"
 
-        assert Q in rig.alive.declared_queues.texts
+        assert Q in rig.alive.settings_parts.declared_queues.texts
 
 
 async def test_a_dry_run_of_a_deletion_changes_nothing(autojump_clock: MockClock) -> None:

@@ -37,7 +37,10 @@ async def test_peer_with_a_wrong_answer_is_missing(autojump_clock: MockClock, wr
             facts = await ask(client, f"/control/{request}", scope="mesh")
             assert (request, facts.get("nodes-missing")) == (request, "b")
 
-        assert await mesh.nodes["a"].mesh_parts.quarantine_restore.anywhere(mesh.nodes["a"].durable_vector()) is None
+        assert (
+            await mesh.nodes["a"].mesh_parts.quarantine_restore.anywhere(mesh.nodes["a"].engine.path.durable_vector())
+            is None
+        )
         hearing, agrees_in = await mesh.nodes["a"].mesh_parts.decommission._opinions("c")
         assert (hearing, list(agrees_in)) == ([], ["a"])
 

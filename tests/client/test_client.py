@@ -739,7 +739,7 @@ async def test_a_subscription_whose_right_is_taken_away_ends_with_that_reason(
         client.subscribe("/queue/kept") as kept,
         client.subscribe(destination) as messages,
     ):
-        mesh.nodes["a"].login_path.access.change(users, (sends.permission,))
+        mesh.nodes["a"].session_parts.login_path.access.change(users, (sends.permission,))
 
         with pytest.raises(Refused) as refused:
             await anext(messages)

@@ -102,7 +102,7 @@ async def test_one_that_is_deleted_elsewhere_is_not_made_again(autojump_clock: M
         name = next(iter(nodes["b"].broker.durable_subscriptions.by_name))
         out = Outcome()
         nodes["b"].broker.durable_subscriptions.delete(name, nodes["b"].environment.now_us(), out)
-        nodes["b"].submit(out)
+        nodes["b"].engine.path.submit(out)
 
         with pytest.raises(Refused, match="durable-deleted"):
             await anext(messages)

@@ -281,7 +281,7 @@ async def test_a_fanout_from_next_misses_nothing_when_its_node_dies_before_the_f
 
 
 def covers_all(nodes: dict[str, Node]) -> bool:
-    vectors = [node.durable_vector() for node in nodes.values()]
+    vectors = [node.engine.path.durable_vector() for node in nodes.values()]
     return all(vector == vectors[0] for vector in vectors)
 
 

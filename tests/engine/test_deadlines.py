@@ -72,7 +72,7 @@ async def test_a_login_has_a_minute_more_while_its_password_check_waits(
         raise AssertionError
 
     async with rig.run():
-        monkeypatch.setattr(rig.alive.login_path.logins, "_is_right", for_ever)
+        monkeypatch.setattr(rig.alive.session_parts.login_path.logins, "_is_right", for_ever)
         monkeypatch.setattr(client_login, "CHECK_SECONDS_MAX", 10.0)
         client = await rig.dial()
         await client.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
@@ -82,7 +82,7 @@ async def test_a_login_has_a_minute_more_while_its_password_check_waits(
 
         assert error.head.headers["error-code"] == "login-timeout"
         assert 11.0 <= trio.current_time() - began < 12.0
-        await eventually(lambda: rig.alive.login_path.admission.pending == 0)
+        await eventually(lambda: rig.alive.session_parts.login_path.admission.pending == 0)
 
 
 async def test_connections_that_are_gone_leave_no_deadline_behind(autojump_clock: MockClock) -> None:

@@ -86,7 +86,9 @@ async def test_a_node_whose_machine_slept_hands_out_nothing_before_it_was_echoed
         await client.send(send(JOBS, "one", "r"))
         await client.receipt()
         a, *others = rig.nodes.values()
-        await eventually(lambda: all(other.durable_vector() == a.durable_vector() for other in others))
+        await eventually(
+            lambda: all(other.engine.path.durable_vector() == a.engine.path.durable_vector() for other in others)
+        )
         rig.cut("a", "b")
         rig.cut("a", "c")
 

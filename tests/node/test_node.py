@@ -134,7 +134,7 @@ async def test_a_late_fanout_subscriber_reads_everything_once_while_messages_kee
         for reader in readers:
             await reader.receipt()
             assert await reader.messages(300) == [str(n).encode() for n in range(300)]
-        assert rig.alive.checkpoints.count > 1
+        assert rig.alive.engine.checkpoints.count > 1
 
 
 async def test_a_fanout_subscriber_resumes_after_what_it_has_seen(autojump_clock: MockClock) -> None:
@@ -302,7 +302,7 @@ async def test_a_silent_connection_is_closed_after_the_login_time(autojump_clock
 
         assert error.head.headers["error-code"] == "login-timeout"
         assert 2.9 <= trio.current_time() - began < 5.0
-        await eventually(lambda: rig.alive.login_path.admission.pending == 0)
+        await eventually(lambda: rig.alive.session_parts.login_path.admission.pending == 0)
 
 
 async def test_users_log_in_with_their_passcode_and_no_other_does(autojump_clock: MockClock) -> None:
@@ -382,7 +382,7 @@ async def test_a_full_disk_refuses_new_messages_while_queues_drain(autojump_cloc
         await client.receipt()
         message = await client.next("MESSAGE")
         rig.disk.capacity_bytes = rig.disk.used_bytes() + 4096
-        await rig.alive.checkpoints.check_space()
+        await rig.alive.engine.checkpoints.check_space()
 
         await client.send(send("/queue/q", "more", "refused"))
         error = await client.next("ERROR")

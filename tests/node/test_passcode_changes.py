@@ -73,7 +73,7 @@ async def test_each_connection_of_the_user_ends_and_no_other(autojump_clock: Moc
 
 async def test_a_login_whose_check_was_over_before_the_change_ends_too(autojump_clock: MockClock) -> None:
     async with every_listener(ADMIN, BOB).run() as rig:
-        turns = rig.alive.login_path.admission.turns
+        turns = rig.alive.session_parts.login_path.admission.turns
         async with AsyncExitStack() as stack:
             for _ in range(LOGINS_AT_ONCE):
                 await stack.enter_async_context(turns)

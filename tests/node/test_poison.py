@@ -89,7 +89,7 @@ async def test_the_count_goes_on_through_checkpoints_and_orderly_restarts(autoju
             client = await consumer(rig, "a")
             seen.append(await nack(client))
             client.pipe.close()
-            await rig.nodes["a"].checkpoints.bring_up()
+            await rig.nodes["a"].engine.checkpoints.bring_up()
             if turn % 2:
                 rig.nodes["a"].stop()
                 await rig.nodes["a"].ended.wait()
@@ -171,14 +171,14 @@ async def test_letter_and_message_are_one_on_every_node_after_the_owner_is_kille
         message = await client.next("MESSAGE")
         await client.send(f"NACK\nid:{message.head.headers['ack']}\nrequeue:false\n\n")
         await eventually(lambda: depths(rig.nodes["a"]).get(DEAD, 0) == 1)
-        await rig.nodes["a"].flushed()
+        await rig.nodes["a"].engine.path.flushed()
         await rig.kill("a")
         await rig.start("a")
         await rig.until_linked()
 
         assert (await letter(rig, "b"))["dead-letter-reason"] == "rejected"
         for node in rig.nodes.values():
-            await node.checkpoints.bring_up()
+            await node.engine.checkpoints.bring_up()
             listed = node.store.queues.listing("a", None, 9)
             assert [(name, count) for name, count, _ in listed] == [(DEAD, 1)]
 
@@ -193,11 +193,11 @@ async def test_other_nodes_know_how_often_a_message_has_failed(autojump_clock: M
             client.pipe.close()
             client = await consumer(rig, "a")
         client.pipe.close()
-        have = rig.nodes["a"].received_vector
-        await eventually(lambda: rig.nodes["b"].received_vector() == have() and not rig.nodes["a"].sessions)
+        have = rig.nodes["a"].engine.path.received_vector
+        await eventually(lambda: rig.nodes["b"].engine.path.received_vector() == have() and not rig.nodes["a"].sessions)
 
-        await rig.nodes["b"].flushed()
-        await rig.nodes["b"].checkpoints.checkpoint()
+        await rig.nodes["b"].engine.path.flushed()
+        await rig.nodes["b"].engine.checkpoints.checkpoint()
 
         rows = rig.nodes["b"].store.queues.page("a", JOBS, 4, None, 0, 9)
         assert [row.attempts for row in rows] == [5, 5]

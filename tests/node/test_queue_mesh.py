@@ -196,7 +196,7 @@ async def test_a_backlog_that_only_the_store_has_goes_to_a_consumer_of_another_n
     rig = MeshRig(limits={"queue_messages_in_memory_max": 1000})
     async with rig.run():
         await publish(rig, *(str(number) for number in range(2500)))
-        await rig.nodes["a"].checkpoints.checkpoint()
+        await rig.nodes["a"].engine.checkpoints.checkpoint()
         assert not rig.nodes["a"].broker.queues.owned.in_memory
 
         worker = await consumer(rig, prefetch="20")

@@ -162,11 +162,11 @@ async def test_a_shorter_retention_drops_on_a_quiet_node(autojump_clock: MockClo
         client = await rig.connect()
         await client.send(send("/fanout/f", "old", "r"))
         await client.receipt()
-        before = rig.alive.checkpoints.count
+        before = rig.alive.engine.checkpoints.count
 
         assert await reloader(rig, destinations=DestinationSettings(policies=(short,))).reload()
 
-        await eventually(lambda: rig.alive.checkpoints.count > before)
+        await eventually(lambda: rig.alive.engine.checkpoints.count > before)
 
 
 async def test_a_removed_user_is_disconnected_with_a_reason_and_others_stay(autojump_clock: MockClock) -> None:
@@ -200,14 +200,14 @@ async def test_a_user_removed_while_the_password_is_checked_does_not_come_in(
 ) -> None:
     async with Rig(users=(ANN,)).run() as rig:
         checking, go_on = trio.Event(), trio.Event()
-        right = rig.alive.login_path.logins._is_right
+        right = rig.alive.session_parts.login_path.logins._is_right
 
         async def slowly(*about: Any) -> bool:
             checking.set()
             await go_on.wait()
             return await right(*about)
 
-        monkeypatch.setattr(rig.alive.login_path.logins, "_is_right", slowly)
+        monkeypatch.setattr(rig.alive.session_parts.login_path.logins, "_is_right", slowly)
         ann = await rig.dial()
         await ann.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:ann\npasscode:secret\n\n")
         await checking.wait()
@@ -231,7 +231,7 @@ async def test_a_bad_file_changes_nothing_and_raises_a_condition(
         assert not await Reloader(rig.alive, rig.settings, None, read).reload()
 
         assert rig.alive.settings is before
-        assert rig.alive.rules.generation == 1
+        assert rig.alive.settings_parts.rules.generation == 1
         assert [one["code"] for one in present(rig.alive)] == ["reload"]
     assert "node.toml:3: this" in caplog.text and "node.toml:9: that" in caplog.text
 
@@ -331,7 +331,7 @@ async def test_what_the_system_does_not_allow_is_cut_down_and_is_no_difference(
     async with Rig().run() as rig:
         assert await Reloader(rig.alive, rig.settings, None, lambda: (rig.settings, None), fit).reload()
 
-        assert rig.alive.limits.connections_max == 7
+        assert rig.alive.settings.limits.connections_max == 7
     assert "nothing has changed" in caplog.text
 
 
@@ -340,18 +340,18 @@ LIVE_LIMITS = [key.removeprefix("limits.") for key in CHANGES_LIVE if key.starts
 
 def parts(node: Node) -> dict[str, object]:
     """Everything in a node that was made of limits, as far as it is not read at use."""
-    broker, rules = node.broker, node.rules
+    broker, rules = node.broker, node.settings_parts.rules
     slots: Callable[[object], dict[str, object]] = lambda thing: {  # noqa: E731
         name: getattr(thing, name) for name in dir(thing) if name.endswith("_max")
     }
     return {
-        "limits": node.limits,
+        "limits": node.settings.limits,
         "broker": slots(broker),
         "replies": slots(broker.replies),
         "retained": slots(broker.retained),
         "rules": {**slots(rules), "prefetch_default": rules.prefetch_default},
-        "logins": node.login_path.logins._limits,
-        "door": node.login_path.admission._limits,
+        "logins": node.session_parts.login_path.logins._limits,
+        "door": node.session_parts.login_path.admission._limits,
     }
 
 

@@ -55,7 +55,7 @@ async def test_no_client_logs_in_any_more_while_others_leave(autojump_clock: Moc
     async with rig.run():
         await rig.connect()
         late = await rig.dial()
-        await eventually(lambda: rig.alive.login_path.admission.pending == 1)
+        await eventually(lambda: rig.alive.session_parts.login_path.admission.pending == 1)
         rig.alive.stop()
         await trio.sleep(0.5)
         await late.send("CONNECT\naccept-version:1.2\n\n")

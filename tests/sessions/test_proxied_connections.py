@@ -43,7 +43,9 @@ async def served(*, login_seconds: float = SECONDS_MAX, **settings: Any) -> Asyn
     async with rig.run():
         node = rig.alive
         node.environment.network = TcpNetwork()
-        node.settings = node.settings.replace({"limits": node.limits.replace({"login_seconds": login_seconds})})
+        node.settings = node.settings.replace(
+            {"limits": node.settings.limits.replace({"login_seconds": login_seconds})}
+        )
         listener = ListenerSettings(**{"address": Address(HOST, 0), "proxied_from": (HOST,), **settings})
         pipes: list[Pipe] = []
         with trio.fail_after(SECONDS_MAX):
@@ -135,7 +137,7 @@ async def test_a_header_that_does_not_arrive_ends_its_connection_and_keeps_no_ot
 async def test_limits_count_the_clients_and_not_the_proxy() -> None:
     rig_limits = {"connections_per_address_max": 1}
     async with served() as (rig, dial):
-        rig.alive.session_parts.login_path.admission.change(rig.alive.limits.replace(rig_limits))
+        rig.alive.session_parts.login_path.admission.change(rig.alive.settings.limits.replace(rig_limits))
         other = LINE.replace(b"203.0.113.7", b"203.0.113.8")
         await Client(await dial(LINE, CONNECT)).next("CONNECTED")
         await Client(await dial(other, CONNECT)).next("CONNECTED")

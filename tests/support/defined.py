@@ -49,12 +49,14 @@ async def redefine(node: Node, **sections: Any) -> None:
     """Let the node have these definitions of the kinds of these sections, and no others; what fits is not checked."""
     wanted = defined(**sections)["definitions"]
     kinds = [KINDS[section] for section in sections]
-    changes: dict[Key, Any] = {Key(kind, name): None for kind in kinds for name in node.definitions.values(kind)}
+    changes: dict[Key, Any] = {
+        Key(kind, name): None for kind in kinds for name in node.settings_parts.definitions.values(kind)
+    }
     changes |= {Key(kind, name): value for kind in kinds for name, value in wanted.get(kind, {}).items()}
-    fits = node.definitions.fits
+    fits = node.settings_parts.definitions.fits
     kept = list(fits)
     fits.clear()
-    await node.definitions.change(changes)
+    await node.settings_parts.definitions.change(changes)
     fits += kept
 
 

@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -38,14 +38,14 @@ log = logging.getLogger("qmq.peer_rpc")
 
 
 class PeerRpc:
-    """Both sides. `table_of` says what this node answers of each kind; its functions get `context`."""
+    """Both sides. `table_of` says what this node answers of each kind; its functions get `context()`."""
 
     def __init__(
         self,
         mesh: Mesh,
         spawn: Callable[[Callable[[], object]], None],
         table_of: Callable[[str], CallTable | None],
-        context: Any,
+        context: Callable[[], object],
     ) -> None:
         self._mesh = mesh
         self._spawn = spawn
@@ -69,7 +69,7 @@ class PeerRpc:
 
     async def ask_all(self, call: PeerCall[R], *, is_mesh: bool = True) -> Replies[R]:
         """The same, and the reply of this node first; without `is_mesh` that one only. Raises Refused as this node."""
-        here = await self._table(call.kind).answer(self._context, call)
+        here = await self._table(call.kind).answer(self._context(), call)
         found, missing = await self.ask(call) if is_mesh else Replies({}, [])
         return Replies({self._mesh.node: here, **found}, missing)
 
@@ -122,7 +122,7 @@ class PeerRpc:
         """The response of this node to a request of a peer. Raises Refused."""
         table = self._table(request.kind)
         call = table.read(request)
-        return call.encode_reply(await table.answer(self._context, call))
+        return call.encode_reply(await table.answer(self._context(), call))
 
     def _table(self, kind: str) -> CallTable:
         table = self._table_of(kind)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import trio
 
 from qmq.access.rights import NOT_ALLOWED, Rights
+from qmq.admin.protocol_parts import ProtocolParts
 from qmq.broker.consumers.orders import Disconnect
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
@@ -294,13 +295,27 @@ def _refusal(refused: Refused) -> bytes:
     return method_frame(0, encode_method(method))
 
 
-def protocol(node: Any) -> ClientProtocol:
+def protocol(of_node: ProtocolParts) -> ClientProtocol:
     """AMQP on one node, whose sessions share what they have encoded, and what they ask the mesh."""
-    its, table, row_of = node.settings_parts, node.settings_parts.routing.table, node.admin.lists.queue_row
-    declared = its.declared_queues
-    lookup = Lookup(node.broker, declared, table, its.vhosts, its.sync, row_of, its.policies.of)
-    shared = node.engine, lookup, SharedContents(), pull_consumers(node.engine, node.mesh)
-    sessions = node.login_path, node.session_parts.loops, node.refusals, node.beats, node.memory_budget
-    settings = its.definitions, declared, its.exclusive_queues, its.queue_lifetimes, its.queue_watchers
-    parts = AmqpParts(*shared, *sessions, *settings, node.spawn, node.limits.body_bytes_max)
+    node, engine, its, path = of_node.node, of_node.engine, of_node.settings, of_node.sessions.login_path
+    declared, row_of = its.declared_queues, of_node.admin.lists.queue_row
+    lookup = Lookup(engine.broker, declared, its.routing.table, its.vhosts, its.sync, row_of, its.policies.of)
+    parts = AmqpParts(
+        engine,
+        lookup,
+        SharedContents(),
+        pull_consumers(engine, of_node.mesh),
+        path,
+        of_node.sessions.loops,
+        path.refusals,
+        of_node.beats,
+        of_node.sessions.host.budget,
+        its.definitions,
+        declared,
+        its.exclusive_queues,
+        its.queue_lifetimes,
+        its.queue_watchers,
+        node.spawn,
+        node.settings.limits.body_bytes_max,
+    )
     return ClientProtocol("amqp", partial(AmqpDialogue, parts), _refusal)

@@ -5,12 +5,13 @@ There is no login. The client acts as the user that its listener names, or, wher
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from qmq.access.rules import Principal
 from qmq.admin.bulk_jobs import run_bulk_job
+from qmq.admin.protocol_parts import ProtocolParts
 from qmq.auth.credentials import USERS, Grant
 from qmq.engine.runtime.contexts import Configured
 from qmq.engine.runtime.waker import Waker
@@ -180,20 +181,16 @@ class BeanstalkDialogue(ClientDialogue):
         del self._session
 
 
-def protocol(node: Any) -> ClientProtocol:
-    """beanstalkd on one node, which has all parts that its connections and their shared part use."""
-    engine, rpc = node.engine, node.peer_rpc
+def protocol(of_node: ProtocolParts) -> ClientProtocol:
+    """beanstalkd on one node."""
+    node, engine, mesh, rpc, admin = of_node.node, of_node.engine, of_node.mesh, of_node.rpc, of_node.admin
+    settings, path, loops = of_node.settings, of_node.sessions.login_path, of_node.sessions.loops
     jobs = JobFinder(engine, rpc)
-    changes = JobChanges(engine, node.mesh, rpc, jobs, partial(run_bulk_job, engine, node.definitions), node.spawn)
+    changes = JobChanges(engine, mesh, rpc, jobs, partial(run_bulk_job, engine, settings.definitions), node.spawn)
     part = BeanstalkPart(jobs, changes, rpc)
-    statistics = JobStatistics(part, engine, rpc, node.admin.catalog, node.admin.facts.identity, node)
+    statistics = JobStatistics(part, engine, rpc, admin.catalog, admin.facts.identity, node)
     tubes_max = node.settings.limits.subscriptions_max
-    parts = BeanstalkParts(part, statistics, engine, node.session_parts.loops, node.rules, node.refusals, tubes_max)
-    begin = partial(
-        BeanstalkDialogue,
-        node,
-        node.login_path,
-        partial(BeanstalkCommands, parts),
-        pull_consumers(node.engine, node.mesh),
-    )
+    parts = BeanstalkParts(part, statistics, engine, loops, settings.rules, path.refusals, tubes_max)
+    consumers = pull_consumers(engine, mesh)
+    begin = partial(BeanstalkDialogue, node, path, partial(BeanstalkCommands, parts), consumers)
     return ClientProtocol("beanstalk", begin, refusal_reply, part, statistics.calls())

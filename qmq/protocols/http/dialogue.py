@@ -6,11 +6,12 @@ was checked is remembered while the connection sends the same credentials.
 """
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from qmq.admin.console.logins import CSRF_HEADER
+from qmq.admin.protocol_parts import ProtocolParts
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Configured
 from qmq.environment import Pipe
@@ -276,9 +277,9 @@ class HttpDialogue(ClientDialogue):
         del self._login.dismiss, self._session, self._client, self._calls
 
 
-def protocol(node: Any) -> ClientProtocol:
-    """HTTP on one node, which has all parts that its calls, its STOMP and its shared part use."""
-    part, parts = web_part(node, node.protocols.of("stomp")), node.session_parts
-    begin = partial(HttpDialogue, node.engine, node, parts.login_path, parts.loops, part)
+def protocol(of_node: ProtocolParts) -> ClientProtocol:
+    """HTTP on one node."""
+    part, sessions = web_part(of_node), of_node.sessions
+    begin = partial(HttpDialogue, of_node.engine, of_node.node, sessions.login_path, sessions.loops, part)
     calls = CallTable({PullAcksCall: lambda context, call: part.pulls.answer(call)})
-    return ClientProtocol("http", begin, encode_refusal, part, calls, node.admin.console.history.begin)
+    return ClientProtocol("http", begin, encode_refusal, part, calls, of_node.admin.console.history.begin)

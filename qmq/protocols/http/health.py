@@ -9,12 +9,12 @@ not matter: its part of the start is over after a bounded time, so a node whose 
 """
 
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
+from qmq.admin.protocol_parts import ServingNode
 from qmq.engine.parts import EngineParts
-from qmq.engine.runtime.contexts import Configured
 from qmq.settings.definitions.sync import DefinitionSync
 
 APPEND_SECONDS_MAX: Final = 30.0
@@ -24,21 +24,10 @@ Health = tuple[int, dict[str, Any]]
 """The status of HTTP (200 or 503), and facts that are ready for JSON."""
 
 
-class NodeProgress(Configured, Protocol):
-    """How far the node has come."""
-
-    ended: trio.Event
-    has_asked_peers: bool
-    is_listening: bool
-
-    @property
-    def is_stopping(self) -> bool: ...
-
-
 class HealthChecks:
     """Of one node."""
 
-    def __init__(self, node: NodeProgress, engine: EngineParts, definition_sync: DefinitionSync) -> None:
+    def __init__(self, node: ServingNode, engine: EngineParts, definition_sync: DefinitionSync) -> None:
         self._node = node
         self._engine = engine
         self._definition_sync = definition_sync

@@ -5,11 +5,12 @@ It is made when the first of them needs it, or the first peer asks.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from qmq.admin.console.feed import OverviewFeed
+from qmq.admin.protocol_parts import ProtocolParts
 from qmq.protocols.http.console import WebConsole
 from qmq.protocols.http.gateway.events import EventData
 from qmq.protocols.http.gateway.routes import Call
@@ -42,19 +43,20 @@ class WebPart:
     """Held while a thread parses a batch."""
 
 
-def web_part(node: Any, stomp: ClientProtocol) -> WebPart:
-    engine, parts, mesh, rpc = node.engine, node.session_parts, node.mesh, node.peer_rpc
-    name, path, host = engine.broker.origin.node, parts.login_path, parts.host
-    feed = OverviewFeed(node, node.admin.console, node.sessions, path.access)
-    samples = Samples(engine, node, node.admin.catalog)
+def web_part(of_node: ProtocolParts) -> WebPart:
+    node, engine, admin, mesh, rpc = of_node.node, of_node.engine, of_node.admin, of_node.mesh, of_node.rpc
+    settings, path, host = of_node.settings, of_node.sessions.login_path, of_node.sessions.host
+    name, stomp, loops = engine.broker.origin.node, of_node.protocol("stomp"), of_node.sessions.loops
+    feed = OverviewFeed(node, admin.console, of_node.clients, path.access)
+    samples = Samples(engine, node, admin.catalog)
     return WebPart(
         stomp,
-        Pulls(engine, node, host, parts.loops, path.access, node.exclusive_queues, mesh, rpc, node.membership),
+        Pulls(engine, node, host, loops, path.access, settings.exclusive_queues, mesh, rpc, of_node.membership),
         LongPollSessions(node, host, path.admission, stomp._replace(name="long-poll")),
         samples,
-        MetricsPage(engine, node.admin.facts, node.conditions, mesh, node.mesh_parts.takeover, samples),
-        pages(HealthChecks(node, engine, node.definition_sync), node.settings_parts.schemas),
-        ManagementPages(name, node.admin.console, rpc, node.settings_parts.vhosts),
+        MetricsPage(engine, admin.facts, of_node.conditions, mesh, of_node.mesh_parts.takeover, samples),
+        pages(HealthChecks(node, engine, settings.sync), settings.schemas),
+        ManagementPages(name, admin.console, rpc, settings.vhosts),
         WebConsole(name, engine.environment, path.logins, path.access, feed),
         EventData(),
         trio.CapacityLimiter(PARSED_AT_ONCE),

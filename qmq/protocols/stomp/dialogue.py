@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from qmq import __version__
+from qmq.admin.protocol_parts import ProtocolParts
 from qmq.auth.credentials import Credentials
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Configured
@@ -211,8 +212,8 @@ def _refusal(refused: Refused) -> bytes:
     return encode_error(refused, None, Version.V12)
 
 
-def protocol(node: Any) -> ClientProtocol:
+def protocol(of_node: ProtocolParts) -> ClientProtocol:
     """STOMP on one node."""
-    parts = node.session_parts
-    begin = partial(StompDialogue, node.engine, node, parts.login_path, parts.loops, HeadCaches())
+    sessions = of_node.sessions
+    begin = partial(StompDialogue, of_node.engine, of_node.node, sessions.login_path, sessions.loops, HeadCaches())
     return ClientProtocol("stomp", begin, _refusal)

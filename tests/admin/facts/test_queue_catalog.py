@@ -153,7 +153,7 @@ async def test_order_by_depth_looks_behind_stored_queues_that_were_drained(autoj
     rig = web_rig()
     async with rig.run():
         await store(rig, depths)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
     async with rig.run():
         stomp = await rig.connect()
         for name in "abc":

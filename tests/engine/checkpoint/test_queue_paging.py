@@ -54,7 +54,7 @@ async def test_a_backlog_without_a_consumer_leaves_memory_with_the_checkpoint_an
         await publish(client, 1, 2000)
         assert in_memory(rig) == 2000
 
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         assert in_memory(rig) == 0
         assert JOBS not in rig.alive.broker.queues.by_name
@@ -68,13 +68,13 @@ async def test_few_large_messages_leave_memory_as_many_small_ones_do(autojump_cl
         await client.send(*(send(JOBS, body.decode(), receipt="r") for body in bodies[:3]))
         for _ in range(3):
             await client.receipt()
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert in_memory(rig) == 3, "there is room for three"
 
         await client.send(*(send(JOBS, body.decode(), receipt="r") for body in bodies[3:]))
         for _ in range(2):
             await client.receipt()
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         assert in_memory(rig) == 0
         await client.send(subscribe(JOBS, ack="auto"))
@@ -86,7 +86,7 @@ async def test_a_backlog_of_many_pages_is_delivered_once_and_in_order(autojump_c
     async with rig.run():
         client = await rig.connect()
         await publish(client, 1, 3500)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         await publish(client, 3501, 3600)
 
         await client.send(subscribe(JOBS, ack="client-individual", prefetch="10"))
@@ -103,14 +103,14 @@ async def test_checkpoints_in_the_middle_of_a_drain_neither_lose_nor_repeat_a_me
     async with rig.run():
         client = await rig.connect()
         await publish(client, 1, 3000)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         await client.send(subscribe(JOBS, ack="client-individual", prefetch="7"))
         await client.receipt()
         bodies: list[int] = []
         for part in range(6):
             bodies += await consume(client, 500)
             await publish(client, 3001 + part * 10, 3010 + part * 10)
-            await rig.alive.checkpoints.checkpoint()
+            await rig.alive.engine.checkpoints.checkpoint()
 
         bodies += await consume(client, 60)
 
@@ -122,7 +122,7 @@ async def test_a_restart_in_the_middle_of_a_drain_goes_on_where_the_acks_ended(a
     async with rig.run():
         client = await rig.connect()
         await publish(client, 1, 1500)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         await client.send(subscribe(JOBS, ack="client-individual", prefetch="5"))
         await client.receipt()
         assert await consume(client, 700) == list(range(1, 701))
@@ -142,7 +142,7 @@ async def test_higher_priorities_come_first_out_of_the_store_too(autojump_clock:
         await publish(client, 1, 600, priority="1")
         await publish(client, 601, 1200, priority="8")
         await publish(client, 1201, 1210)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         await publish(client, 1211, 1220, priority="8")
         await client.send(subscribe(JOBS, ack="client-individual", prefetch="1"))
         await client.receipt()
@@ -157,7 +157,7 @@ async def test_a_delayed_message_that_is_only_in_the_store_comes_when_it_is_due(
     async with rig.run():
         client = await rig.connect()
         await publish(client, 1, 1100, delay="60000")
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert in_memory(rig) == 0
         await client.send(subscribe(JOBS, ack="client-individual", prefetch="10"))
         await client.receipt()
@@ -183,10 +183,10 @@ async def test_an_expired_message_that_is_only_in_the_store_is_settled_without_a
     async with rig.run():
         client = await rig.connect()
         await publish(client, 1, 1200, ttl="30000")
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert in_memory(rig) == 0
         await trio.sleep(60)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         assert rig.alive.store.queues.is_empty("a")
 
@@ -197,12 +197,12 @@ async def test_what_is_only_in_the_store_expires_at_a_node_whose_first_checkpoin
     rig = Rig(limits=SMALL)
     async with rig.run():
         client = await rig.connect()
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         await publish(client, 1, 1200, ttl="30000")
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert in_memory(rig) == 0
         await trio.sleep(60)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         assert rig.alive.store.queues.is_empty("a")
 
@@ -215,10 +215,10 @@ async def test_large_expired_messages_go_in_parts_until_none_is_left(
     async with rig.run():
         client = await rig.connect()
         await publish(client, 1001, 2200, ttl="30000")
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert in_memory(rig) == 0
         await trio.sleep(600)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         assert rig.alive.store.queues.is_empty("a")
 
@@ -233,7 +233,7 @@ async def test_many_queues_of_one_message_each_leave_nothing_in_memory(
         await client.send(*(send(f"/queue/q{number}", str(number)) for number in range(1200)))
         await client.send(send("/topic/x", "", receipt="r"))
         await client.receipt()
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert not rig.alive.broker.queues.by_name
 
         if subscribed:
@@ -256,7 +256,7 @@ async def test_messages_that_have_a_queue_each_are_carried_into_the_store_sooner
 
         if carried:
             await eventually(lambda: in_memory(rig) == 0)
-        assert (rig.alive.checkpoints.count > 0) is carried
+        assert (rig.alive.engine.checkpoints.count > 0) is carried
 
 
 async def test_clients_wait_before_they_fill_the_memory_during_a_long_checkpoint(
@@ -266,7 +266,7 @@ async def test_clients_wait_before_they_fill_the_memory_during_a_long_checkpoint
     most = 3 * 2500
     async with rig.run(), trio.open_nursery() as nursery:
         client = await rig.connect()
-        carrying = rig.alive.checkpoints._one
+        carrying = rig.alive.engine.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
         rig.alive.engine.pager.checkpoint_begins()
 
@@ -283,7 +283,7 @@ async def test_clients_with_large_messages_wait_sooner_during_a_long_checkpoint(
     rig = Rig(storage={"checkpoint_bytes": 1 << 20})
     async with rig.run(), trio.open_nursery() as nursery:
         client = await rig.connect()
-        carrying = rig.alive.checkpoints._one
+        carrying = rig.alive.engine.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
         rig.alive.engine.pager.checkpoint_begins()
 
@@ -305,7 +305,7 @@ async def test_an_ack_that_waited_for_a_long_checkpoint_is_not_late(_order: int,
         await taker.send(subscribe("/queue/work", ack="client-individual", ack_timeout="5"))
         await client.send(send("/queue/work", "one"))
         given = await taker.next("MESSAGE")
-        carrying = rig.alive.checkpoints._one
+        carrying = rig.alive.engine.checkpoints._one
         await carrying.acquire()  # as a checkpoint that its disk keeps waiting
         rig.alive.engine.pager.checkpoint_begins()
         nursery.start_soon(client.send, *(send(JOBS, "x" * 100_000) for _ in range(50)))
@@ -359,7 +359,7 @@ async def test_a_selector_that_wants_none_of_a_backlog_of_large_messages_reads_i
         read = rig.alive.engine.pager.loaded
 
         for _ in range(3):
-            await rig.alive.checkpoints.checkpoint()
+            await rig.alive.engine.checkpoints.checkpoint()
             await client.send(send(JOBS, "red", color="red"))
             await client.next("MESSAGE")
 
@@ -386,7 +386,7 @@ async def test_large_messages_come_out_of_the_store_a_few_at_a_time(
         for name in names:
             await client.send(*[send(name, "x" * 20_000) for _ in range(20)])
         await publish(client, 1, 1200)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert in_memory(rig) == 0
 
         for number, name in enumerate(names):
@@ -409,7 +409,7 @@ async def test_queues_that_no_trip_to_the_store_had_room_for_are_served_by_the_n
         for name in names:
             await publish(client, 1, 3, name)
         await publish(client, 1, 1200)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert in_memory(rig) == 0
 
         for number, name in enumerate(names):
@@ -428,7 +428,7 @@ async def test_what_expires_in_the_store_is_dead_lettered_in_turns(
     async with rig.run():
         client, queues = await rig.connect(), rig.alive.broker.queues
         await publish(client, 1, 10, ttl="5000")
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         assert queues.paging.evict(queues.by_name[JOBS]) == 10
         rig.alive.engine.pager.sweep_at(rig.alive.environment.now_us())
         turns: list[int] = []
@@ -482,7 +482,7 @@ async def test_nothing_of_the_store_expires_at_a_node_that_may_not_deliver_any_m
         client, node = await rig.connect("a"), rig.nodes["a"]
         queues, run_blocking = node.broker.queues, node.environment.run_blocking
         await publish(client, 1, 1, ttl="5000")
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
         assert queues.paging.evict(queues.by_name[JOBS]) == 1
         node.engine.pager.sweep_at(node.environment.now_us())
 
@@ -511,13 +511,13 @@ async def test_what_a_consumer_of_a_peer_has_since_before_the_start_does_not_exp
         await worker.receipt()
         await publish(await rig.connect("a"), 1, 1, ttl="30000")
         frame = await worker.next("MESSAGE")
-        await rig.nodes["a"].checkpoints.checkpoint()
+        await rig.nodes["a"].engine.checkpoints.checkpoint()
         await rig.kill("a")
         await rig.start("a")
         await rig.until_linked()
         node = rig.nodes["a"]
         await eventually(lambda: not node.broker.queues.held)
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
 
         await trio.sleep(60)
 

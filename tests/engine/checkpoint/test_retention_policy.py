@@ -44,12 +44,12 @@ async def test_a_node_whose_fanouts_are_empty_makes_no_checkpoints(autojump_cloc
         await client.send(send("/fanout/brief", "old", "r1"))
         await client.receipt()
         await trio.sleep(3 * HOUR)
-        made = rig.alive.checkpoints.count
+        made = rig.alive.engine.checkpoints.count
         assert made
 
         await trio.sleep(100 * HOUR)
 
-        assert rig.alive.checkpoints.count == made
+        assert rig.alive.engine.checkpoints.count == made
 
 
 async def test_retention_goes_on_after_a_start(autojump_clock: MockClock) -> None:

@@ -66,11 +66,11 @@ async def test_a_checkpoint_that_found_no_room_is_tried_again_while_nothing_is_w
                 raise DiskFull("no room")
 
             patch.setattr(rig.alive.store, "checkpoint", refuse)
-            rig.alive.checkpoints.schedule()
+            rig.alive.engine.checkpoints.schedule()
             await eventually(lambda: "checkpoint" in codes(rig))
 
         await eventually(lambda: "checkpoint" not in codes(rig))
-        assert rig.alive.checkpoints.count == 1
+        assert rig.alive.engine.checkpoints.count == 1
 
 
 async def test_the_condition_about_a_checkpoint_is_not_over_when_the_node_ends_of_it(

@@ -23,7 +23,7 @@ async def test_steps_follow_each_other_until_there_is_no_more_and_a_checkpoint_b
         node.store.give_back = step  # type: ignore[method-assign]
         for _ in range(2):
             await publish(rig, "a", "one")
-            await node.checkpoints.checkpoint()
+            await node.engine.checkpoints.checkpoint()
             await trio.sleep(10)
 
         assert steps == [True, True, False] * 2
@@ -40,9 +40,9 @@ async def test_a_full_disk_ends_the_steps_and_nothing_else(autojump_clock: MockC
 
         node.store.give_back = step  # type: ignore[method-assign]
         await publish(rig, "a", "one")
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
         await eventually(lambda: len(tries) == 1)
         await trio.sleep(10)
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
 
         await eventually(lambda: len(tries) == 2)

@@ -61,7 +61,7 @@ async def test_a_checkpoint_without_room_is_tried_again_and_ends_nothing(
             assert await client.receipt() == f"r{n}"
 
         await eventually(lambda: "checkpoint" in codes(rig))
-        await eventually(lambda: rig.alive.checkpoints.count > 0)
+        await eventually(lambda: rig.alive.engine.checkpoints.count > 0)
         assert "checkpoint" not in codes(rig)
         await client.send(send("/queue/q", "x", "still"))
         assert await client.receipt() == "still"
@@ -89,7 +89,7 @@ async def test_a_checkpoint_refused_for_several_reasons_is_tried_ever_later_and_
             assert await client.receipt() == f"r{n}"
 
         await has_room.wait()
-        await eventually(lambda: rig.alive.checkpoints.count > 0)
+        await eventually(lambda: rig.alive.engine.checkpoints.count > 0)
 
         assert "checkpoint" not in codes(rig)
         assert [round(after - before) for before, after in pairwise(attempts)] == [1, 2, 4, 8, 16, 30, 30]
@@ -323,13 +323,13 @@ async def test_the_disk_is_looked_at_while_messages_come_and_not_while_none_do(
     async with rig.run():
         client = await rig.connect(on_error="keep-open")
         looks: list[float] = []
-        look = rig.alive.checkpoints.check_space
+        look = rig.alive.engine.checkpoints.check_space
 
         async def counted() -> None:
             looks.append(trio.current_time())
             await look()
 
-        monkeypatch.setattr(rig.alive.checkpoints, "check_space", counted)
+        monkeypatch.setattr(rig.alive.engine.checkpoints, "check_space", counted)
         await trio.sleep(3600)
         idle = len(looks)
         take_all_room(rig)

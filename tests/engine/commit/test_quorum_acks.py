@@ -106,7 +106,9 @@ async def test_an_ack_of_what_another_consumer_has_settled_counts_only_with_a_re
         await publish(rig, "a", "one")
         one = await first.next("MESSAGE")
         a, b = rig.nodes["a"], rig.nodes["b"]
-        await eventually(lambda: all(n.durable_vector() == a.durable_vector() for n in rig.nodes.values()))
+        await eventually(
+            lambda: all(n.engine.path.durable_vector() == a.engine.path.durable_vector() for n in rig.nodes.values())
+        )
         isolate(rig, "b")
         second = await consumer(rig, "a")
         await trio.sleep(rig.settings("a").mesh.redeliver_after_seconds)
@@ -117,7 +119,9 @@ async def test_an_ack_of_what_another_consumer_has_settled_counts_only_with_a_re
         for other in "cde":
             rig.cut("a", other)
         rig.heal("a", "b")
-        await eventually(lambda: a.durable_vector().get(b.origin) == b.durable_vector()[b.origin])
+        await eventually(
+            lambda: a.engine.path.durable_vector().get(b.origin) == b.engine.path.durable_vector()[b.origin]
+        )
 
         await second.send(ack(again))
 
@@ -314,7 +318,9 @@ async def test_what_was_settled_for_good_stays_so_when_less_than_a_majority_lose
         await publish(rig, "a", "one")
         one = await worker.next("MESSAGE")
         a = rig.nodes["a"]
-        await eventually(lambda: all(n.durable_vector() == a.durable_vector() for n in rig.nodes.values()))
+        await eventually(
+            lambda: all(n.engine.path.durable_vector() == a.engine.path.durable_vector() for n in rig.nodes.values())
+        )
         for here in "abc":
             for there in "de":
                 rig.cut(here, there)

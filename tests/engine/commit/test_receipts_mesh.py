@@ -31,7 +31,7 @@ async def test_a_receipt_in_a_mesh_of_three_means_two_disks_and_says_nothing_ext
 
 
 def disks(rig: MeshRig, *names: str) -> list[Vector]:
-    return [rig.nodes[name].durable_vector() for name in names]
+    return [rig.nodes[name].engine.path.durable_vector() for name in names]
 
 
 async def test_one_of_two_peers_is_enough_for_one_copy_and_not_for_two(autojump_clock: Any) -> None:

@@ -82,7 +82,7 @@ async def test_dead_letters_of_what_expires_wait_for_room_without_a_busy_loop(
         take_all_room(rig)
         await trio.sleep(LIVED_SECONDS)
         looks: list[float] = []
-        expired, checkpoints = rig.alive.store.queues.expired, rig.alive.checkpoints.count
+        expired, checkpoints = rig.alive.store.queues.expired, rig.alive.engine.checkpoints.count
         written = rig.disk.bytes_written
 
         def counted(*asked: Any) -> Any:
@@ -93,7 +93,7 @@ async def test_dead_letters_of_what_expires_wait_for_room_without_a_busy_loop(
         await trio.sleep(60)
 
         assert len(looks) <= 60
-        assert (rig.alive.checkpoints.count, rig.disk.bytes_written) == (checkpoints, written)
+        assert (rig.alive.engine.checkpoints.count, rig.disk.bytes_written) == (checkpoints, written)
         assert depths(rig.alive) == {"/queue/q": taken}
         make_room(rig)
         await eventually(lambda: depths(rig.alive) == {"/queue/dead": taken})

@@ -34,12 +34,12 @@ async def sent_by_c(mesh: MeshRig, count: int, **headers: str) -> None:
     for number in range(count):
         await client.send(send(JOBS, str(number), f"r{number}", **headers))
         await client.receipt()
-    vector = mesh.nodes["c"].durable_vector()
+    vector = mesh.nodes["c"].engine.path.durable_vector()
     await eventually(lambda: all(_has(node, vector) for node in mesh.nodes.values()))
 
 
 def _has(node: Node, vector: Vector) -> bool:
-    have = node.durable_vector()
+    have = node.engine.path.durable_vector()
     return all(have.get(origin, 0) >= last for origin, last in vector.items() if origin.node == "c")
 
 
@@ -67,7 +67,7 @@ async def test_what_a_retired_node_left_is_delivered_in_order_and_once(autojump_
         assert bodies == [b"0", b"1", b"2", b"3", b"4"]
         await nothing_more(worker)
         a = mesh.nodes["a"]
-        await a.checkpoints.checkpoint()
+        await a.engine.checkpoints.checkpoint()
         assert a.store.queues.is_empty("c")
 
 
@@ -112,7 +112,7 @@ async def test_a_message_that_a_consumer_still_has_is_left_to_it(autojump_clock:
         await client.send(send(JOBS, "waits", "r2"))
         await client.next("RECEIPT")
         c = mesh.nodes["c"].origin
-        await eventually(lambda: mesh.nodes["a"].durable_vector().get(c, 0) >= 3)
+        await eventually(lambda: mesh.nodes["a"].engine.path.durable_vector().get(c, 0) >= 3)
         await mesh.stop("c")
 
         await retire(await mesh.connect("a"), "c")
@@ -149,7 +149,7 @@ async def test_what_was_settled_for_good_is_not_adopted_before_its_settle_is_her
         b, worker = mesh.nodes["b"], await mesh.connect("b")
         await worker.send(subscribe(JOBS, ack="client-individual"))
         message = await worker.next("MESSAGE")
-        await eventually(lambda: all(_has(mesh.nodes[name], b.durable_vector()) for name in "ac"))
+        await eventually(lambda: all(_has(mesh.nodes[name], b.engine.path.durable_vector()) for name in "ac"))
         mesh.cut("a", "b")
         mesh.cut("a", "c")
         await eventually(lambda: mesh.link("a", "b") == mesh.link("b", "a") == "down")
@@ -295,10 +295,10 @@ async def test_what_is_settled_is_not_adopted_while_no_checkpoint_finds_room(aut
     async with MeshRig("a", "b", "c").run() as mesh:
         await sent_by_c(mesh, 1)
         a = mesh.nodes["a"]
-        await a.checkpoints.checkpoint()
+        await a.engine.checkpoints.checkpoint()
         assert await drain(await mesh.connect("b"), 1) == [b"0"]
-        vector = mesh.nodes["b"].durable_vector()
-        await eventually(lambda: covers(a.durable_vector(), vector))
+        vector = mesh.nodes["b"].engine.path.durable_vector()
+        await eventually(lambda: covers(a.engine.path.durable_vector(), vector))
 
         def no_room(*_: object) -> Any:
             raise DiskFull("no room in the queue store")
@@ -351,7 +351,7 @@ async def test_nothing_is_adopted_twice_while_no_checkpoint_finds_room(
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         await left_by_c(mesh, 5)
-        checkpoints, queue_adoption = mesh.nodes["a"].checkpoints, mesh.nodes["a"].mesh_parts.adoption
+        checkpoints, queue_adoption = mesh.nodes["a"].engine.checkpoints, mesh.nodes["a"].mesh_parts.adoption
         bring_up = checkpoints.bring_up
 
         async def no_room_later() -> None:
@@ -376,15 +376,15 @@ async def test_an_adopter_that_has_adopted_everything_makes_no_more_checkpoints_
         client, a = await mesh.connect("a"), mesh.nodes["a"]
         await retire(client, "c")
         await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
-        await a.checkpoints.checkpoint()
-        count = a.checkpoints.count
+        await a.engine.checkpoints.checkpoint()
+        count = a.engine.checkpoints.count
 
         for number in range(10):
             await client.send(send("/queue/other", "x", f"r{number}"))
             await client.receipt()
             await trio.sleep(POLL_SECONDS)
 
-        assert a.checkpoints.count == count
+        assert a.engine.checkpoints.count == count
 
 
 @pytest.mark.parametrize("count", [1, 3])

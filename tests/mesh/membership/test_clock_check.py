@@ -142,7 +142,7 @@ async def test_what_came_while_the_clock_was_in_doubt_is_as_old_as_it_is_when_it
         await client.send(send("/fanout/later", "later", "r1"), send("/queue/later", "later", "r2", ttl=two_days))
         await client.receipt()
         await client.receipt()
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         await trio.sleep(BELIEVED_AFTER_SECONDS + NOTE_SECONDS)
         await old_things_go(rig.alive)
 
@@ -186,7 +186,7 @@ async def test_the_operator_may_say_that_the_clock_is_right(autojump_clock: Mock
     rig.skew_us = 8 * DAY_US
     rig.trusts_clock = True
     async with rig.run():
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         await old_things_go(rig.alive)
         assert not conditions(rig.alive)
@@ -219,7 +219,9 @@ async def filled() -> MeshRig:
     rig = MeshRig("a", "b", "c", destinations=KEPT_AN_HOUR)
     async with rig.run():
         await fill(await rig.connect("a"))
-        await eventually(lambda: rig.nodes["c"].durable_vector() == rig.nodes["a"].durable_vector())
+        await eventually(
+            lambda: rig.nodes["c"].engine.path.durable_vector() == rig.nodes["a"].engine.path.durable_vector()
+        )
     return rig
 
 
@@ -231,7 +233,7 @@ async def test_a_node_of_a_mesh_that_starts_ahead_of_its_peers_deletes_no_copy(a
         rig.skews_us["a"] = 8 * DAY_US
         await rig.start("a")
         await rig.until_linked()
-        await rig.nodes["a"].checkpoints.checkpoint()
+        await rig.nodes["a"].engine.checkpoints.checkpoint()
         await trio.sleep(60)
 
         assert len(conditions(rig.nodes["a"])) == 1
@@ -262,12 +264,14 @@ async def test_a_crash_makes_no_fanout_message_old_that_came_from_a_clock_that_i
     async with rig.run():
         await eventually(lambda: not rig.nodes["a"].mesh_parts.clock_check.in_doubt)
         await fill(await rig.connect("c"))
-        await eventually(lambda: rig.nodes["a"].durable_vector() == rig.nodes["c"].durable_vector())
+        await eventually(
+            lambda: rig.nodes["a"].engine.path.durable_vector() == rig.nodes["c"].engine.path.durable_vector()
+        )
         await rig.kill("a")
         await rig.start("a")
         await rig.until_linked()
 
-        await rig.nodes["a"].checkpoints.checkpoint()
+        await rig.nodes["a"].engine.checkpoints.checkpoint()
 
         assert await news(await rig.connect("a")) == [b"news"]
 
@@ -282,7 +286,9 @@ async def test_what_came_to_an_empty_disk_by_a_wrong_clock_is_not_old_when_the_c
     async with rig.run():
         await eventually(lambda: not any(node.mesh_parts.clock_check.in_doubt for node in rig.nodes.values()))
         await fill(await rig.connect("a"))
-        await eventually(lambda: rig.nodes["a"].durable_vector() == rig.nodes["c"].durable_vector())
+        await eventually(
+            lambda: rig.nodes["a"].engine.path.durable_vector() == rig.nodes["c"].engine.path.durable_vector()
+        )
         await rig.stop("c", wipe=True)
         for name, days in (("a", 20), ("b", 40), ("c", -2)):
             if name != "c":
@@ -292,7 +298,7 @@ async def test_what_came_to_an_empty_disk_by_a_wrong_clock_is_not_old_when_the_c
             await rig.start(name)
         await rig.until_linked()
         assert all(node.mesh_parts.clock_check.in_doubt for node in rig.nodes.values())
-        await rig.nodes["c"].checkpoints.checkpoint()
+        await rig.nodes["c"].engine.checkpoints.checkpoint()
         assert rig.nodes["c"].store.fanout_info(NEWS).records == 1
 
         for name in "abc":
@@ -304,15 +310,15 @@ async def test_what_came_to_an_empty_disk_by_a_wrong_clock_is_not_old_when_the_c
             await rig.start(name)
         c = rig.nodes["c"]
         await eventually(lambda: not c.mesh_parts.clock_check.in_doubt)
-        await c.checkpoints.checkpoint()
+        await c.engine.checkpoints.checkpoint()
         assert c.store.fanout_info(NEWS).records == 1
         await rig.kill("c")
         c = await rig.start("c")
         await eventually(lambda: not c.mesh_parts.clock_check.in_doubt)
-        await c.checkpoints.checkpoint()
+        await c.engine.checkpoints.checkpoint()
         assert c.store.fanout_info(NEWS).records == 1, "another start makes it no older"
         await trio.sleep(70)
-        await c.checkpoints.checkpoint()
+        await c.engine.checkpoints.checkpoint()
         assert c.store.fanout_info(NEWS).records == 0, "it ages from then on"
 
 

@@ -102,8 +102,8 @@ async def test_browsing_shows_of_another_node_what_is_in_time_there(autojump_clo
     async with apart().run() as rig:
         await publish(rig, "a", "gone", ttl="1000")
         await publish(rig, "a", "here", ttl="60000")
-        have = rig.nodes["a"].received_vector
-        await eventually(lambda: rig.nodes["b"].received_vector() == have())
+        have = rig.nodes["a"].engine.path.received_vector
+        await eventually(lambda: rig.nodes["b"].engine.path.received_vector() == have())
         await trio.sleep(2)
 
         client = await rig.connect("b")

@@ -48,9 +48,9 @@ async def test_the_others_go_on_without_a_retired_node(autojump_clock: MockClock
         await eventually(lambda: knows_retired(b, "c", "a"))
         for node, peer in ((a, "b"), (b, "a")):
             assert node.membership.peers == [peer]
-            assert list(node.checkpoints.members) == [peer]
+            assert list(node.engine.checkpoints.members) == [peer]
             assert node.membership.is_majority({"a", "b"})
-        assert a.rules.level("/queue/jobs") == 0  # two nodes: the default asks for one disk
+        assert a.settings_parts.rules.level("/queue/jobs") == 0  # two nodes: the default asks for one disk
         await eventually(lambda: [row.name for row in peers_of(a.mesh, a.membership)] == ["b"])
 
 
@@ -208,10 +208,10 @@ async def test_a_record_of_one_peer_ends_no_running_node(autojump_clock: MockClo
         out = Outcome(now_us=now_us)
         body = msgpack.packb({"node": "c", "adopter": "a", "sealed": {}})
         a.broker.note_fact(cast("RecordKind", 9), body, now_us, out)
-        a.submit(out)
-        await a.flushed()
+        a.engine.path.submit(out)
+        await a.engine.path.flushed()
 
-        await eventually(lambda: c.durable_vector()[a.origin] == a.durable_vector()[a.origin])
+        await eventually(lambda: c.engine.path.durable_vector()[a.origin] == a.engine.path.durable_vector()[a.origin])
         await trio.sleep(10)
 
         assert not c.ended.is_set()
@@ -368,7 +368,7 @@ async def test_the_answer_says_how_far_the_retired_nodes_records_are_known(autoj
     async with MeshRig("a", "b", "c").run() as mesh:
         await eventually(lambda: all_count(mesh))
         origin = mesh.nodes["c"].origin
-        last = mesh.nodes["a"].durable_vector()[origin]
+        last = mesh.nodes["a"].engine.path.durable_vector()[origin]
         await mesh.stop("c")
 
         said = await retire(await mesh.connect("a"), "c")
@@ -385,7 +385,7 @@ async def lost_majority(mesh: MeshRig, *bodies: str) -> Client:
         await sender.send(send("/queue/jobs", body, f"r{number}"))
         await sender.receipt()
     a = mesh.nodes["a"].broker.received
-    await eventually(lambda: all(node.durable_vector() == a() for node in mesh.nodes.values()))
+    await eventually(lambda: all(node.engine.path.durable_vector() == a() for node in mesh.nodes.values()))
     for name in "bc":
         await mesh.kill(name)
         del mesh.nodes[name]

@@ -117,7 +117,9 @@ async def test_a_receipt_does_not_count_the_disk_of_a_learner(autojump_clock: Mo
 
         receipt = await client.next("RECEIPT")
         assert (receipt.head.headers["receipt-level"], receipt.head.headers["copies"]) == ("fsync", "1")
-        assert c.durable_vector()[mesh.nodes["a"].origin] >= 2  # it has it, and might have forgotten other things
+        assert (
+            c.engine.path.durable_vector()[mesh.nodes["a"].origin] >= 2
+        )  # it has it, and might have forgotten other things
 
         await mesh.start("b")
         await eventually(lambda: all_count(mesh))
@@ -174,7 +176,12 @@ async def test_an_old_copy_that_only_the_second_peer_finds_out_learns_from_the_f
         client = await mesh.connect("c")
         await client.send(send("/queue/jobs", "kept by a", "r"))
         await client.receipt()
-        await eventually(lambda: mesh.nodes["a"].durable_vector().items() >= mesh.nodes["c"].durable_vector().items())
+        await eventually(
+            lambda: (
+                mesh.nodes["a"].engine.path.durable_vector().items()
+                >= mesh.nodes["c"].engine.path.durable_vector().items()
+            )
+        )
         await mesh.kill("c")
         mesh.cut("a", "c")
         mesh.disks["c"] = old

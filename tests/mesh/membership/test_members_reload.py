@@ -55,7 +55,7 @@ async def test_while_one_node_has_not_read_the_new_file_it_gets_the_newcomers_re
         await client.receipt()
 
         c = mesh.nodes["c"]
-        await eventually(lambda: c.durable_vector().get(d.origin, 0) >= 2)
+        await eventually(lambda: c.engine.path.durable_vector().get(d.origin, 0) >= 2)
         assert "unknown-origin" not in codes(c)
         assert not mesh.nodes["a"].membership.is_majority({"a", "d"})
         assert mesh.nodes["a"].membership.is_majority({"a", "b", "c"})
@@ -83,7 +83,7 @@ async def test_a_newcomers_records_go_on_through_nodes_that_only_know_of_it_from
         await client.receipt()
 
         e = mesh.nodes["e"]
-        await eventually(lambda: e.durable_vector().get(d.origin, 0) >= 2)
+        await eventually(lambda: e.engine.path.durable_vector().get(d.origin, 0) >= 2)
         assert all("unknown-origin" not in codes(node) for node in mesh.nodes.values())
 
 
@@ -150,7 +150,7 @@ async def test_receipts_count_the_disks_of_added_nodes(autojump_clock: MockClock
 
 def _level(node: Node) -> int:
     """How many other disks a receipt waits for that asks for nothing."""
-    return node.rules.level("/queue/jobs")
+    return node.settings_parts.rules.level("/queue/jobs")
 
 
 def _with_address(peers: PeersFile, name: str, host: str) -> PeersFile:

@@ -84,13 +84,13 @@ async def test_a_node_that_is_retired_in_the_midst_of_a_takeover_is_not_taken_ov
         await publish(rig, "a", "one")
         await everywhere(rig)
         b = rig.nodes["b"]
-        checkpoint, retired = b.checkpoints.checkpoint, trio.Event()
+        checkpoint, retired = b.engine.checkpoints.checkpoint, trio.Event()
 
         async def slow() -> None:
             await retired.wait()
             await checkpoint()
 
-        b.checkpoints.checkpoint = slow  # type: ignore[method-assign]
+        b.engine.checkpoints.checkpoint = slow  # type: ignore[method-assign]
         await rig.stop("a")
         await eventually(lambda: next(iter(b.mesh_parts.takeover.statistics().owners)).place == "arriving")
 

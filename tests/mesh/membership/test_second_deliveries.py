@@ -33,7 +33,9 @@ async def taken(client: Client, count: int, destination: str = JOBS) -> list[tup
 
 async def replicated(rig: MeshRig) -> None:
     nodes = list(rig.nodes.values())
-    await eventually(lambda: all(node.durable_vector() == nodes[0].durable_vector() for node in nodes))
+    await eventually(
+        lambda: all(node.engine.path.durable_vector() == nodes[0].engine.path.durable_vector() for node in nodes)
+    )
 
 
 async def test_what_a_killed_owner_had_handed_out_is_marked_when_it_comes_again(autojump_clock: MockClock) -> None:
@@ -137,14 +139,14 @@ async def test_nothing_is_marked_that_was_accepted_since_the_start(autojump_cloc
     async with rig.run():
         client = await rig.connect()
         await publish(client, 5)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         queues = rig.alive.broker.queues
         assert queues.paging.evict(queues.by_name[JOBS]) == 5
 
         assert [mark for _, mark in await taken(client, 5)] == [{}] * 5
     async with MeshRig("a", "b", "c").run() as mesh:
         await publish(await mesh.connect("a"), 2)
-        await mesh.nodes["a"].checkpoints.checkpoint()
+        await mesh.nodes["a"].engine.checkpoints.checkpoint()
 
         assert [mark for _, mark in await taken(await mesh.connect("b"), 2)] == [{}] * 2
 
@@ -193,7 +195,7 @@ async def test_what_a_peer_had_from_an_earlier_term_and_has_no_more_is_marked(au
         # The next life of it has nothing, and says so before a link is caught up.
         out = Outcome(now_us=a.environment.now_us())
         sync.peer_holds("b", "a", 2, [], out)
-        a.submit(out)
+        a.engine.path.submit(out)
 
         assert await taken(await rig.connect("c"), 1) == [(b"0", MARKED)]
 

@@ -28,7 +28,9 @@ async def in_hand_at_c(rig: MeshRig) -> Client:
     for _ in range(COUNT):
         await worker.next("MESSAGE")
     nodes = rig.nodes.values()
-    await eventually(lambda: all(n.durable_vector() == rig.nodes["a"].durable_vector() for n in nodes))
+    await eventually(
+        lambda: all(n.engine.path.durable_vector() == rig.nodes["a"].engine.path.durable_vector() for n in nodes)
+    )
     return worker
 
 

@@ -66,9 +66,11 @@ async def test_a_pause_of_the_owner_makes_no_second_letter_of_an_expiry(
     async with three(destinations=DROPPED).run() as mesh:
         await publish(mesh, "a", "1", ttl="3000")
         nodes = mesh.nodes
-        await eventually(lambda: len({tuple(sorted(one.durable_vector().items())) for one in nodes.values()}) == 1)
+        await eventually(
+            lambda: len({tuple(sorted(one.engine.path.durable_vector().items())) for one in nodes.values()}) == 1
+        )
         for node in nodes.values() if is_stored else ():
-            await node.checkpoints.checkpoint()
+            await node.engine.checkpoints.checkpoint()
         readers = [await mesh.connect(name) for name in "ab"]
         for reader in readers:
             await reader.send(subscribe(DEAD_LETTERS, ack="auto"))
@@ -98,7 +100,9 @@ async def test_a_pause_of_the_owner_makes_no_second_letter_of_an_expiry(
 async def test_of_an_owner_that_stays_away_the_letter_of_an_expiry_comes_later(autojump_clock: MockClock) -> None:
     async with three(destinations=DROPPED).run() as mesh:
         await publish(mesh, "a", "1", "2", ttl="8000")
-        await eventually(lambda: mesh.nodes["b"].durable_vector() == mesh.nodes["a"].durable_vector())
+        await eventually(
+            lambda: mesh.nodes["b"].engine.path.durable_vector() == mesh.nodes["a"].engine.path.durable_vector()
+        )
         await mesh.kill("a")
         reader, other = await mesh.connect("b"), await mesh.connect("b")
         await reader.send(subscribe(DEAD_LETTERS, ack="auto"))
@@ -131,18 +135,20 @@ def serves(rig: MeshRig, name: str) -> set[str]:
 async def everywhere(rig: MeshRig) -> None:
     """Every node has every record on its disk."""
     nodes = rig.nodes.values()
-    await eventually(lambda: all(n.durable_vector() == next(iter(nodes)).durable_vector() for n in nodes))
+    await eventually(
+        lambda: all(n.engine.path.durable_vector() == next(iter(nodes)).engine.path.durable_vector() for n in nodes)
+    )
 
 
 def hold_checkpoints(node: Node) -> trio.Event:
     """No checkpoint of this node begins before the event is set: nothing arrives before that."""
-    checkpoint, go_on = node.checkpoints.checkpoint, trio.Event()
+    checkpoint, go_on = node.engine.checkpoints.checkpoint, trio.Event()
 
     async def late_checkpoint() -> None:
         await go_on.wait()
         await checkpoint()
 
-    node.checkpoints.checkpoint = late_checkpoint  # type: ignore[method-assign]
+    node.engine.checkpoints.checkpoint = late_checkpoint  # type: ignore[method-assign]
     return go_on
 
 
@@ -186,7 +192,7 @@ async def test_letters_at_the_node_that_took_over_share_what_is_left_of_the_copi
         await client.receipt()
         await everywhere(rig)
         for node in rig.nodes.values():
-            await node.checkpoints.checkpoint()
+            await node.engine.checkpoints.checkpoint()
         isolate(rig, "a")
         await eventually(lambda: "a" in serves(rig, "b") | serves(rig, "c"))
 
@@ -408,7 +414,7 @@ async def test_an_owner_whose_messages_did_not_come_back_in_time_asks_for_them_a
         await everywhere(rig)
         isolate(rig, "a")
         await eventually(lambda: serves(rig, "b") == {"a", "b"})
-        checkpoints = rig.nodes["a"].checkpoints
+        checkpoints = rig.nodes["a"].engine.checkpoints
         checkpoint = checkpoints.checkpoint
         failed: list[str] = []
 
@@ -462,8 +468,8 @@ async def test_what_this_node_has_forgotten_is_not_waited_for_although_a_voter_n
         for name in ("a", "b"):
             rig.nodes[name].mesh_parts.incarnation_gc.seals.forget([dead])
         voter = rig.nodes["c"]
-        durable = voter.durable_vector
-        voter.durable_vector = lambda: {**durable(), dead: 5}  # type: ignore[method-assign]
+        durable = voter.engine.path.durable_vector
+        voter.engine.path.durable_vector = lambda: {**durable(), dead: 5}  # type: ignore[method-assign]
         isolate(rig, "a")
 
         await eventually(lambda: serves(rig, "b") == {"a", "b"})
@@ -504,7 +510,7 @@ async def test_what_is_released_in_the_midst_of_a_campaign_is_not_handed_out_aga
         a.mesh_parts.takeover.terms_came(b.origin, Release("a", 6, {}, {"c": [lent]}), way, out)
         for voter in (b, c):
             a.mesh_parts.takeover.terms_came(voter.origin, Vote("a", 7, {}), way, out)
-        a.submit(out)
+        a.engine.path.submit(out)
 
         lent_elsewhere = a.broker.queues.handoff.with_peers("a")
         await eventually(lambda: "a" not in a.mesh_parts.takeover.sync)
@@ -709,7 +715,7 @@ async def test_what_a_peer_has_held_in_another_term_is_not_believed_to_be_with_i
         out = Outcome(now_us=a.environment.now_us())
 
         a.mesh_parts.takeover.terms_came(b.origin, Holds("a", 7, dots), LinkOutbox(encode_send, bool), out)
-        a.submit(out)
+        a.engine.path.submit(out)
 
         assert await settle(await consumer(rig, "c")) == "one"
 
@@ -758,7 +764,7 @@ async def test_a_takeover_that_is_given_up_in_the_midst_of_a_checkpoint_leaves_i
             could_not_begin(owner, number)
 
         monkeypatch.setattr(b.store, "checkpoint", slow_checkpoint)
-        b.checkpoints.follow(noted.append)
+        b.engine.checkpoints.follow(noted.append)
         monkeypatch.setattr(b.mesh_parts.takeover, "could_not_begin", note_given_up)
 
         isolate(rig, "a")
@@ -986,7 +992,7 @@ async def test_a_node_that_cannot_finish_a_takeover_leaves_it_to_another(autojum
         async def no_room() -> None:
             raise DiskFull("no room for a checkpoint")
 
-        rig.nodes["b"].checkpoints.checkpoint = no_room  # type: ignore[method-assign]
+        rig.nodes["b"].engine.checkpoints.checkpoint = no_room  # type: ignore[method-assign]
         isolate(rig, "a")
 
         await eventually(lambda: serves(rig, "c") == {"a", "c"})

@@ -256,7 +256,9 @@ async def test_what_came_from_a_node_that_is_dead_is_known(autojump_clock: Any) 
         await a.send(send(F, "1", "r", dedup_id="x"))
         await a.receipt()
         nodes = list(mesh.nodes.values())
-        await eventually(lambda: all(node.durable_vector() == nodes[0].durable_vector() for node in nodes))
+        await eventually(
+            lambda: all(node.engine.path.durable_vector() == nodes[0].engine.path.durable_vector() for node in nodes)
+        )
         mesh.cut("a", "b")
         mesh.cut("a", "c")
         for name in ("b", "c"):
@@ -453,7 +455,9 @@ async def test_a_question_with_a_number_beyond_all_bounds_keeps_later_questions_
         a, b = await mesh.connect("a"), await mesh.connect("b")
         await b.send(again(Q, "1", "r", "x"))
         await b.receipt()
-        await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
+        await eventually(
+            lambda: mesh.nodes["a"].engine.path.durable_vector() == mesh.nodes["b"].engine.path.durable_vector()
+        )
         mesh.nodes["a"].broker.dedup._known.clear()  # as if the record of b had not come yet
         mesh.nodes["a"].broker.dedup._order.clear()
         with suppress(Refused):
@@ -596,7 +600,9 @@ async def record_twice(rig: MeshRig, late: str = "b") -> None:
 
 async def until_equal(rig: MeshRig) -> None:
     nodes = list(rig.nodes.values())
-    await eventually(lambda: all(node.durable_vector() == nodes[0].durable_vector() for node in nodes))
+    await eventually(
+        lambda: all(node.engine.path.durable_vector() == nodes[0].engine.path.durable_vector() for node in nodes)
+    )
 
 
 @pytest.mark.parametrize("consumer", ["a", "b", "c"])
@@ -647,18 +653,18 @@ async def test_a_first_attempt_whose_retry_was_processed_is_no_dead_letter_when_
         with patch.object(FirstAttempts, "is_superseded", lambda *_: False):
             rejoin(rig, "b")
             await until_equal(rig)
-            await rig.nodes["b"].checkpoints.checkpoint()
+            await rig.nodes["b"].engine.checkpoints.checkpoint()
             await rig.kill("b")
         await rig.start("b")
         await rig.until_linked()
         node = rig.nodes["b"]
         await eventually(lambda: not node.broker.queues.held)
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
 
         await trio.sleep(120)
 
         assert not node.broker.totals.node().dead_lettered
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
         assert node.store.queues.is_empty("b")
 
 

@@ -82,7 +82,7 @@ def write_unknown(node: Node, body: bytes) -> None:
     """A record of a kind that this version does not know, in the midst of known ones."""
     out = Outcome(now_us=node.environment.now_us())
     node.broker.note_fact(FUTURE_KIND, body, node.environment.now_us(), out)
-    node.submit(out)
+    node.engine.path.submit(out)
 
 
 def trouble(mesh: MeshRig) -> list[tuple[str, str]]:
@@ -162,8 +162,10 @@ async def test_a_shared_body_is_written_once_as_soon_as_every_member_reads_that(
         assert versions_of(a, a.origin) == [1, 1, 2, 2]
 
         c = await mesh.start("c")
-        last = a.durable_vector()[a.origin]
-        await eventually(lambda: c.durable_vector().get(a.origin) == b.durable_vector().get(a.origin) == last)
+        last = a.engine.path.durable_vector()[a.origin]
+        await eventually(
+            lambda: c.engine.path.durable_vector().get(a.origin) == b.engine.path.durable_vector().get(a.origin) == last
+        )
         assert batches_of(c, a.origin) == batches_of(b, a.origin) == batches_of(a, a.origin)
 
         earlier.add("c")
@@ -212,7 +214,7 @@ async def test_copies_with_one_body_outlive_a_restart_and_reach_consumers_of_eac
         assert await first.messages(5) == bodies
         a = mesh.nodes["a"]
         assert set(versions_of(a, a.origin)) == {2}
-        await a.checkpoints.checkpoint()
+        await a.engine.checkpoints.checkpoint()
         await sender.send(send("/fanout/f", "5" * 100, "r5"))
         await sender.receipt()
         assert await first.messages(1) == [b"5" * 100]
@@ -241,8 +243,8 @@ async def test_records_of_unknown_kinds_are_relayed_byte_for_byte(later: set[str
         write_unknown(a, msgpack.packb({"what": "nobody knows"}))
         await sender.send(send("/fanout/log", "after", "r2"))
         await sender.receipt()
-        last = a.durable_vector()[a.origin]
-        await eventually(lambda: c.durable_vector().get(a.origin) == last)
+        last = a.engine.path.durable_vector()[a.origin]
+        await eventually(lambda: c.engine.path.durable_vector().get(a.origin) == last)
 
         assert batches_of(c, a.origin) == batches_of(b, a.origin) == batches_of(a, a.origin)
         assert any(bytes([FUTURE_KIND]) in data for data in batches_of(c, a.origin))
@@ -260,15 +262,15 @@ async def test_an_unknown_record_outlives_a_checkpoint_and_a_restart_of_its_rela
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         write_unknown(a, b"from a later version")
         last = a.broker.next_sequence - 1
-        await eventually(lambda: b.durable_vector().get(a.origin) == last)
-        await b.checkpoints.checkpoint()
+        await eventually(lambda: b.engine.path.durable_vector().get(a.origin) == last)
+        await b.engine.checkpoints.checkpoint()
         await mesh.stop("a")
         await mesh.stop("b")
 
         b = await mesh.start("b")
         c = await mesh.start("c")
 
-        await eventually(lambda: c.durable_vector().get(a.origin) == last)
+        await eventually(lambda: c.engine.path.durable_vector().get(a.origin) == last)
         assert batches_of(c, a.origin) == batches_of(b, a.origin)
 
 
@@ -293,7 +295,7 @@ async def test_a_directory_of_version_1_joins_a_mesh_and_gives_all_it_has_unchan
     async with mesh.run():
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         old = Origin("a", 0xA1)
-        await eventually(lambda: b.durable_vector().get(old) == 7)
+        await eventually(lambda: b.engine.path.durable_vector().get(old) == 7)
 
         assert batches_of(b, old) == batches_of(a, old)
         worker = await mesh.connect("b")

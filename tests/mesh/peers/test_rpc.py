@@ -64,7 +64,7 @@ def peer_rpc(nursery: trio.Nursery, links: Links, answer: Callable[[Any, Echo], 
         return call.word
 
     table = CallTable({Echo: answer or echo})
-    return PeerRpc(links, nursery.start_soon, {"echo": table}.get, None)  # type: ignore[arg-type]
+    return PeerRpc(links, nursery.start_soon, {"echo": table}.get, lambda: None)  # type: ignore[arg-type]
 
 
 def request(word: str) -> PeerRequest:

@@ -32,9 +32,12 @@ async def test_topics_and_lent_messages_arrive_in_seconds_beside_a_long_catching
             assert await subscriber.messages(1) == [str(number).encode()]
             waited.append(trio.current_time() - began)
         origin = mesh.nodes["a"].origin
-        missing_ranges = mesh.nodes["a"].received_vector()[origin] - mesh.nodes["b"].received_vector()[origin]
+        missing_ranges = (
+            mesh.nodes["a"].engine.path.received_vector()[origin]
+            - mesh.nodes["b"].engine.path.received_vector()[origin]
+        )
 
         assert missing_ranges > 50
         assert max(waited[4:]) < 6.0, waited
         mesh.fabric.speed_up(host_of(0), host_of(1))
-        await eventually(lambda: mesh.nodes["b"].received_vector()[origin] >= 200)
+        await eventually(lambda: mesh.nodes["b"].engine.path.received_vector()[origin] >= 200)

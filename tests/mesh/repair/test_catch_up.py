@@ -43,7 +43,7 @@ async def forget_the_past(mesh: MeshRig, node: str) -> None:
     end = journal.end
     while journal.start < end:
         await publish(mesh, node, "/queue/elsewhere", *["x" * 500] * 8)
-        await mesh.nodes[node].checkpoints.checkpoint()
+        await mesh.nodes[node].engine.checkpoints.checkpoint()
 
 
 async def followed(mesh: MeshRig, node: str, **headers: str) -> Client:
@@ -70,7 +70,7 @@ async def test_what_is_left_of_a_dropped_journal_reaches_a_node_that_comes_back(
         b = mesh.nodes["b"]
         assert b.mesh_parts.catch_up.taken > 4
         assert "gap" not in {one["code"] for one in reported(b)}
-        await b.checkpoints.checkpoint()
+        await b.engine.checkpoints.checkpoint()
         waiting = {queue for queue, dot, _ in b.store.repair_source.unsettled(None, 1000) if dot.origin.node == "a"}
         assert waiting == {JOBS, "/queue/elsewhere"}
 
@@ -89,7 +89,7 @@ async def test_the_largest_message_of_a_dropped_journal_reaches_a_node_that_come
         await mesh.until_linked()
 
         assert "gap" not in {one["code"] for one in reported(b)}
-        await b.checkpoints.checkpoint()
+        await b.engine.checkpoints.checkpoint()
         assert JOBS in {queue for queue, _, _ in b.store.repair_source.unsettled(None, 1000)}
 
 
@@ -103,7 +103,7 @@ async def test_a_node_that_comes_back_knows_how_often_a_message_has_failed(
             await mesh.stop("b")
         await publish(mesh, "a", JOBS, "poison")
         if has_it:
-            await eventually(lambda: b.durable_vector() == a.durable_vector())
+            await eventually(lambda: b.engine.path.durable_vector() == a.engine.path.durable_vector())
             await mesh.stop("b")
         consumer = await mesh.connect("a")
         await consumer.send(subscribe(JOBS, id="c", ack="client-individual"))
@@ -118,7 +118,7 @@ async def test_a_node_that_comes_back_knows_how_often_a_message_has_failed(
         b = await mesh.start("b")
         await mesh.until_linked()
         await eventually(lambda: not b.broker.queues.held)
-        await b.checkpoints.checkpoint()
+        await b.engine.checkpoints.checkpoint()
 
         rows = b.store.queues.unsettled_rows(a.origin, 0, 1000, 1 << 20)
         assert [row.attempts for row in rows if row.queue == JOBS] == [3]
@@ -207,7 +207,9 @@ async def test_a_node_with_that_snapshot_has_the_queue_messages_of_that_range_fo
         await forget_the_past(mesh, "a")
         await mesh.start("b")
         await mesh.until_linked()
-        await eventually(lambda: mesh.nodes["b"].durable_vector() == mesh.nodes["a"].durable_vector())
+        await eventually(
+            lambda: mesh.nodes["b"].engine.path.durable_vector() == mesh.nodes["a"].engine.path.durable_vector()
+        )
         assert "gap" in {one["code"] for one in reported(mesh.nodes["b"])}
         await forget_the_past(mesh, "b")
 
@@ -228,7 +230,9 @@ async def test_durable_subscriptions_that_moved_meanwhile_are_known_again(autoju
         await mesh.until_linked()
         await publish(mesh, "a", F, "one", "two")
         got = [await client.next("MESSAGE") for _ in range(2)]
-        await eventually(lambda: mesh.nodes["b"].durable_vector() == mesh.nodes["a"].durable_vector())
+        await eventually(
+            lambda: mesh.nodes["b"].engine.path.durable_vector() == mesh.nodes["a"].engine.path.durable_vector()
+        )
         await mesh.stop("b")
         await client.send(f"ACK\nid:{got[0].head.headers['ack']}\nreceipt:done\n\n")
         await client.receipt()
@@ -250,7 +254,9 @@ async def test_a_node_in_the_middle_brings_what_another_has_dropped(autojump_clo
     async with short_lived("a", "b", "c").run() as mesh:
         mesh.cut("a", "c")
         await publish(mesh, "a", JOBS, *[f"{n}" for n in range(10)])
-        await eventually(lambda: mesh.nodes["c"].durable_vector() == mesh.nodes["a"].durable_vector())
+        await eventually(
+            lambda: mesh.nodes["c"].engine.path.durable_vector() == mesh.nodes["a"].engine.path.durable_vector()
+        )
         await mesh.stop("c")
         await publish(mesh, "a", JOBS, *[f"{n}" for n in range(10, 20)])
         for node in ("a", "b"):
@@ -260,7 +266,7 @@ async def test_a_node_in_the_middle_brings_what_another_has_dropped(autojump_clo
         await eventually(lambda: mesh.link("c", "b") == "caught-up")
 
         c = mesh.nodes["c"]
-        await c.checkpoints.checkpoint()
+        await c.engine.checkpoints.checkpoint()
         assert sum(queue == JOBS for queue, _, _ in c.store.repair_source.unsettled(None, 10_000)) == 20
 
 
@@ -332,14 +338,14 @@ async def test_a_peer_that_does_not_answer_is_not_waited_for_when_another_has_an
         for name in "bc":
             await forget_the_past(mesh, name)
         busy = mesh.nodes["c"]
-        bring_up = busy.checkpoints.bring_up
+        bring_up = busy.engine.checkpoints.bring_up
 
         async def too_late() -> bool:
             is_up = await bring_up()
             await trio.sleep(REPAIR_SECONDS + 1)
             return is_up
 
-        busy.checkpoints.bring_up = too_late  # type: ignore[method-assign]
+        busy.engine.checkpoints.bring_up = too_late  # type: ignore[method-assign]
         await mesh.start("a")
 
         client = await mesh.connect("a")
@@ -361,7 +367,9 @@ async def test_nothing_is_handed_out_while_a_node_writes_down_that_it_has_to_ask
         await worker.receipt()
         for name in "cb":
             await forget_the_past(mesh, name)
-        await eventually(lambda: mesh.nodes["b"].durable_vector() == mesh.nodes["c"].durable_vector())
+        await eventually(
+            lambda: mesh.nodes["b"].engine.path.durable_vector() == mesh.nodes["c"].engine.path.durable_vector()
+        )
         mesh.cut("a", "c")
         set_facts = MemoryCatalog.set_facts
 
@@ -410,10 +418,10 @@ async def test_what_only_a_node_with_a_damaged_journal_has_reaches_its_peers_fro
         reader = await followed(mesh, "b")
         assert await reader.messages(1) == [b"fanout message"]
         b = mesh.nodes["b"]
-        await b.checkpoints.checkpoint()
+        await b.engine.checkpoints.checkpoint()
         assert [queue for queue, _, _ in b.store.repair_source.unsettled(None, 10)] == [JOBS]
-        vectors = [mesh.nodes[name].durable_vector() for name in "ab"]
-        await eventually(lambda: vectors[0].items() <= mesh.nodes["b"].durable_vector().items())
+        vectors = [mesh.nodes[name].engine.path.durable_vector() for name in "ab"]
+        await eventually(lambda: vectors[0].items() <= mesh.nodes["b"].engine.path.durable_vector().items())
 
 
 async def test_a_damaged_fanout_log_is_made_whole_by_asking_peers(autojump_clock: MockClock) -> None:
@@ -440,15 +448,19 @@ async def test_a_damaged_fanout_log_is_made_whole_by_asking_peers(autojump_clock
 async def test_damage_that_no_reader_meets_is_repaired_when_its_segment_is_full(autojump_clock: MockClock) -> None:
     async with short_lived().run() as mesh:
         await publish(mesh, "a", F, "one", "two", "three")
-        await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
-        await mesh.nodes["b"].checkpoints.checkpoint()
+        await eventually(
+            lambda: mesh.nodes["a"].engine.path.durable_vector() == mesh.nodes["b"].engine.path.durable_vector()
+        )
+        await mesh.nodes["b"].engine.checkpoints.checkpoint()
         for path, data in mesh.disks["b"].contents().items():
             if path.startswith("fanout/"):
                 mesh.disks["b"]._files[path].data[data.index(b"two")] ^= 1
 
         await publish(mesh, "a", F, "x" * 70_000)
-        await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
-        await mesh.nodes["b"].checkpoints.checkpoint()
+        await eventually(
+            lambda: mesh.nodes["a"].engine.path.durable_vector() == mesh.nodes["b"].engine.path.durable_vector()
+        )
+        await mesh.nodes["b"].engine.checkpoints.checkpoint()
         await eventually(lambda: mesh.nodes["b"].mesh_parts.fanout_repair.repaired == 1)
 
         reader = await followed(mesh, "b")

@@ -19,7 +19,7 @@ JOBS = "/queue/jobs"
 def knows(node: Node, origin: Origin) -> bool:
     """Whether any vector of the node, in memory or on its disk, has the origin."""
     journal, catalog = node.store.journal, node.store.catalog
-    vectors = [node.received_vector(), journal.vector(), journal.base(), catalog.checkpoint().vector]
+    vectors = [node.engine.path.received_vector(), journal.vector(), journal.base(), catalog.checkpoint().vector]
     return any(origin in vector for vector in [*vectors, catalog.base().vector])
 
 
@@ -28,7 +28,7 @@ async def age(mesh: MeshRig, rounds: int = 6) -> None:
     for _ in range(rounds):
         for name in mesh.nodes:
             await settle_some(mesh, name)
-            await mesh.nodes[name].checkpoints.checkpoint()
+            await mesh.nodes[name].engine.checkpoints.checkpoint()
 
 
 async def age_until_unknown(mesh: MeshRig, origin: Origin) -> None:
@@ -94,16 +94,16 @@ async def test_a_peer_without_the_last_records_keeps_the_end_open(autojump_clock
         # c takes what comes, but has it on its disk much later.
         mesh.slow_disk("c", 60.0, exactly=True)
         await publish(mesh, "b", JOBS, "work")
-        last = mesh.nodes["b"].received_vector()[dead]
+        last = mesh.nodes["b"].engine.path.received_vector()[dead]
         await mesh.stop("b")
         b = await mesh.start("b")
-        await eventually(lambda: mesh.nodes["c"].received_vector().get(dead) == last)
+        await eventually(lambda: mesh.nodes["c"].engine.path.received_vector().get(dead) == last)
 
         for _ in range(3):
             await settle_some(mesh, "b")
-            await b.checkpoints.checkpoint()
+            await b.engine.checkpoints.checkpoint()
             await trio.sleep(5)
-        assert mesh.nodes["c"].durable_vector().get(dead, 0) < last
+        assert mesh.nodes["c"].engine.path.durable_vector().get(dead, 0) < last
         assert dead not in b.mesh_parts.incarnation_gc.seals.last
 
         mesh.slow_disk("c", 0.002)
@@ -121,7 +121,7 @@ async def test_nothing_of_a_forgotten_incarnation_is_taken_again(autojump_clock:
         assert dead in a.mesh_parts.incarnation_gc.seals.forgotten
         acceptance = Acceptance(a.origin, frozenset({"a", "b"}), a.engine.replay)
         acceptance.forgotten = a.mesh_parts.incarnation_gc.seals.forgotten
-        have = a.received_vector()
+        have = a.engine.path.received_vector()
         out = Outcome()
 
         assert acceptance.take(batch_of(dead, 1, 5), have, out) == {}
@@ -140,7 +140,7 @@ async def test_after_hundreds_of_restarts_the_vector_is_small(autojump_clock: Mo
             await mesh.start("a")
             if life % 20 == 19:
                 await age(mesh, 3)
-                most = max(most, len(mesh.nodes["a"].received_vector()))
+                most = max(most, len(mesh.nodes["a"].engine.path.received_vector()))
 
         # What the last rounds have said is forgotten with the next ones.
         assert most <= 2, most

@@ -131,7 +131,9 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
     async with short_lived("a", "b", "c").run() as mesh:
         await keep_a_place(mesh, "b")
         origin = await closed_and_dropped(mesh)
-        await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
+        await eventually(
+            lambda: all(node.engine.path.durable_vector().get(origin) == 5 for node in mesh.nodes.values())
+        )
         await eventually(
             lambda: all(
                 node.broker.durable_subscriptions.lost_ranges.ends == {origin: [3]} for node in mesh.nodes.values()
@@ -152,12 +154,12 @@ async def test_a_death_between_two_parts_of_a_rest_keeps_what_is_gone(
         monkeypatch.setattr(engine, "ask_snapshot", slow)
         c = await mesh.start("c")
         await stuck.wait()
-        await eventually(lambda: c.durable_vector().get(origin) == 3)
+        await eventually(lambda: c.engine.path.durable_vector().get(origin) == 3)
         await mesh.kill("c")
         monkeypatch.setattr(engine, "ask_snapshot", ask)
         c = await mesh.start("c")
         await mesh.until_linked()
-        await eventually(lambda: c.durable_vector().get(origin) == 5)
+        await eventually(lambda: c.engine.path.durable_vector().get(origin) == 5)
         again = await followed(mesh, "c", **KEPT)
         got = await again.messages(3)
         assert got == [b"one", b"", b"three"]
@@ -187,7 +189,7 @@ async def test_a_live_subscriber_gets_the_gap_inside_of_a_longer_range_snapshot(
         monkeypatch.setattr(engine, "ask_snapshot", slow)
         monkeypatch.setattr(range_snapshot, "SNAPSHOT_BYTES", 1)  # instead of messages as large
         origin = await closed_and_dropped(mesh)
-        await eventually(lambda: all(mesh.nodes[n].durable_vector().get(origin) == 5 for n in "ab"))
+        await eventually(lambda: all(mesh.nodes[n].engine.path.durable_vector().get(origin) == 5 for n in "ab"))
         await mesh.kill("c")
         for name in "ab":
             await forget_the_past(mesh, name)
@@ -211,9 +213,11 @@ async def test_a_log_that_rots_later_is_repaired_with_what_came_before_the_gap(a
         rot(mesh.disks["a"], b"two")
         await mesh.start("a")
         rejoin(mesh, "a")
-        await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
+        await eventually(
+            lambda: all(node.engine.path.durable_vector().get(origin) == 5 for node in mesh.nodes.values())
+        )
         for name, node in mesh.nodes.items():
-            await node.checkpoints.checkpoint()
+            await node.engine.checkpoints.checkpoint()
             await forget_the_past(mesh, name)
         await mesh.stop("b")
         rot(mesh.disks["b"], b"one")

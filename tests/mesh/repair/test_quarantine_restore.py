@@ -49,7 +49,9 @@ async def publish(mesh: MeshRig, node: str, destination: str, *bodies: str) -> N
 
 async def until_same(mesh: MeshRig, names: str) -> None:
     """Each of these nodes has what the others have."""
-    await eventually(lambda: len({frozenset(mesh.nodes[name].durable_vector().items()) for name in names}) == 1)
+    await eventually(
+        lambda: len({frozenset(mesh.nodes[name].engine.path.durable_vector().items()) for name in names}) == 1
+    )
 
 
 async def written_alone(mesh: MeshRig, *bodies: str, destination: str = JOBS) -> Origin:
@@ -95,7 +97,7 @@ async def test_it_comes_back_and_only_what_is_damaged_is_given_up(autojump_clock
 
         await eventually(lambda: depths(a) == {JOBS: 3})
         assert await waiting(mesh, "c") == [b"four", b"one", b"three"]
-        vectors = [mesh.nodes[name].durable_vector() for name in "abc"]
+        vectors = [mesh.nodes[name].engine.path.durable_vector() for name in "abc"]
         assert [vector[origin] for vector in vectors] == [5, 5, 5], "one record begins the incarnation"
         for node in mesh.nodes.values():
             assert lost_ranges(node) == {origin: [3]}
@@ -293,7 +295,9 @@ async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock, mo
         rot(mesh.disks["a"], b"two")
         # Every look at this disk finds it full, from the first one on: a later one must not end the shortage.
         room = Checkpoints._room
-        monkeypatch.setattr(Checkpoints, "_room", lambda one: 0 if one is mesh.nodes["a"].checkpoints else room(one))
+        monkeypatch.setattr(
+            Checkpoints, "_room", lambda one: 0 if one is mesh.nodes["a"].engine.checkpoints else room(one)
+        )
         a = await mesh.start("a")
         await eventually(lambda: a.broker.send_limits.disk_full)
         rejoin(mesh, "a")
@@ -313,7 +317,9 @@ async def test_a_disk_that_is_replaced_later_gets_all_but_what_is_gone(autojump_
         rot(mesh.disks["a"], b"two")
         await mesh.start("a")
         rejoin(mesh, "a")
-        await eventually(lambda: all(node.durable_vector().get(origin) == 5 for node in mesh.nodes.values()))
+        await eventually(
+            lambda: all(node.engine.path.durable_vector().get(origin) == 5 for node in mesh.nodes.values())
+        )
         await eventually(lambda: all(lost_ranges(node) == {origin: [3]} for node in mesh.nodes.values()))
         await mesh.stop(wiped, wipe=True)
         for node in set("abc") - set(wiped):
@@ -322,9 +328,9 @@ async def test_a_disk_that_is_replaced_later_gets_all_but_what_is_gone(autojump_
         node = await mesh.start(wiped)
 
         await mesh.until_linked()
-        await eventually(lambda: node.durable_vector().get(origin) == 5)
+        await eventually(lambda: node.engine.path.durable_vector().get(origin) == 5)
         assert await waiting(mesh, "b") == [b"four", b"one", b"three"]
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
         assert [
             dot.sequence for _, dot, _ in node.store.repair_source.unsettled(None, 1000) if dot.origin == origin
         ] == [2, 4, 5]
@@ -531,7 +537,9 @@ async def test_a_quarantined_range_snapshot_comes_back_when_its_sender_is_lost(
         await forget_the_past(mesh, "b")
         monkeypatch.setattr(catch_up.CatchUp, "_check", never)  # a is killed before it has asked about what it holds
         mesh.heal("a", "b")
-        await eventually(lambda: a.durable_vector().get(origin) == mesh.nodes["b"].durable_vector()[origin])
+        await eventually(
+            lambda: a.engine.path.durable_vector().get(origin) == mesh.nodes["b"].engine.path.durable_vector()[origin]
+        )
         await mesh.kill("a")
         await mesh.kill("b")
         mesh.disks["b"].wipe()

@@ -35,9 +35,11 @@ async def in_two_queues(mesh: MeshRig, *names: str) -> None:
 async def same_everywhere(mesh: MeshRig) -> None:
     """Every node has what the others have, and so have its stores."""
     nodes = list(mesh.nodes.values())
-    await eventually(lambda: all(node.durable_vector() == nodes[0].durable_vector() for node in nodes))
+    await eventually(
+        lambda: all(node.engine.path.durable_vector() == nodes[0].engine.path.durable_vector() for node in nodes)
+    )
     for node in nodes:
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
 
 
 def lost(node: Node) -> list[str]:
@@ -71,17 +73,17 @@ async def last_word(consumer: Client, frame: Frame, command: str = "ACK") -> Non
 async def no_more_checkpoints(mesh: MeshRig, name: str) -> None:
     """None is due at this node any more; the one that is waited for comes first."""
     node = mesh.nodes[name]
-    node.checkpoints._settings = NEVER
-    count = node.checkpoints.count
+    node.engine.checkpoints._settings = NEVER
+    count = node.engine.checkpoints.count
     await publish(mesh, name, "/queue/elsewhere", *["x" * 500] * 10)
-    await eventually(lambda: node.checkpoints.count > count)
+    await eventually(lambda: node.engine.checkpoints.count > count)
 
 
 async def put_aside_and_back(mesh: MeshRig, damaged: bytes) -> Node:
     """What stands behind this body in the journal of a is put aside there, and b brings all of it back. Then only the
     stores of both have it. Returns the new life of a."""
     a, b = mesh.nodes["a"], mesh.nodes["b"]
-    await eventually(lambda: b.durable_vector() == a.durable_vector())
+    await eventually(lambda: b.engine.path.durable_vector() == a.engine.path.durable_vector())
     await mesh.kill("a")
     rot(mesh.disks["a"], damaged)
     a = await mesh.start("a")
@@ -103,8 +105,8 @@ async def test_what_no_peer_ever_had_is_lost_and_holds_up_nothing_else(autojump_
         (dot,) = spoil(a, b"two")
 
         b = await mesh.start("b")
-        await eventually(lambda: b.received_vector() == a.received_vector())
-        await b.checkpoints.checkpoint()
+        await eventually(lambda: b.engine.path.received_vector() == a.engine.path.received_vector())
+        await b.engine.checkpoints.checkpoint()
 
         await eventually(lambda: (a.mesh_parts.row_repair.lost, a.store.missing_ranges()) == (1, []))
         assert queued(b, dot.origin) == [b"one", b"three"]
@@ -116,7 +118,7 @@ async def test_what_a_peer_has_but_cannot_report_yet_is_not_lost(autojump_clock:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         await forget_the_past(mesh, "a")
         a, b = mesh.nodes["a"], mesh.nodes["b"]
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await eventually(lambda: b.engine.path.durable_vector() == a.engine.path.durable_vector())
         (dot,) = spoil(a, b"two")
         lags = RangeSnapshot(dot.sequence - 1, 0, 0, [])
         b.store.repair_source.read = lambda *args: lags  # type: ignore[method-assign]
@@ -134,8 +136,8 @@ async def test_two_nodes_that_lack_the_same_row_do_not_wait_for_each_other(autoj
         for name in "ab":
             await forget_the_past(mesh, name)
         a, b = mesh.nodes["a"], mesh.nodes["b"]
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
-        await b.checkpoints.checkpoint()
+        await eventually(lambda: b.engine.path.durable_vector() == a.engine.path.durable_vector())
+        await b.engine.checkpoints.checkpoint()
         (dot,) = spoil(a, b"two")
         spoil(b, b"two")
         for node in (a, b):
@@ -205,7 +207,7 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_whose_s
         await same_everywhere(mesh)
         await no_more_checkpoints(mesh, "b")
         await settle(mesh, "a", b"two")
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await eventually(lambda: b.engine.path.durable_vector() == a.engine.path.durable_vector())
         await forget_the_past(mesh, "a")
 
         for node in (b, a) if peer_lacks_it else (a,):
@@ -240,7 +242,12 @@ async def test_what_was_settled_meanwhile_does_not_come_back_from_a_peer_that_wa
 
         mesh.heal("a", "b")
         await eventually(lambda: not a.store.missing_ranges())
-        await eventually(lambda: b.received_vector() == a.received_vector() and not b.mesh_parts.catch_up.is_stale)
+        await eventually(
+            lambda: (
+                b.engine.path.received_vector() == a.engine.path.received_vector()
+                and not b.mesh_parts.catch_up.is_stale
+            )
+        )
 
         assert queued(a, a.origin) == [b"one", *([] if peer_lacks_it else [b"three"]), b"four"]
 
@@ -270,7 +277,7 @@ async def test_what_the_journal_brings_back_is_not_reported_as_lost(autojump_clo
         await forget_the_past(mesh, "a")
         a = mesh.nodes["a"]
         await publish(mesh, "a", OTHER, "young")
-        await a.checkpoints.checkpoint()
+        await a.engine.checkpoints.checkpoint()
         spoil(a, b"young")
         meet_damage(a, a.origin)
 
@@ -284,7 +291,7 @@ async def test_damage_is_repaired_also_when_no_more_of_it_is_reported(autojump_c
     async with rig("a", stored=ONE_LIFE).run() as mesh:
         await publish(mesh, "a", JOBS, *[str(n) for n in range(30)])
         a = mesh.nodes["a"]
-        await a.checkpoints.checkpoint()
+        await a.engine.checkpoints.checkpoint()
         for n in range(25):
             spoil(a, b"%d" % n)
             meet_damage(a, a.origin)
@@ -330,7 +337,7 @@ async def test_what_a_peer_has_in_quarantine_comes_back(autojump_clock: MockCloc
     async with MeshRig("a", "b", stored=SHORT, storage=NEVER).run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         a, b = mesh.nodes["a"], mesh.nodes["b"]
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await eventually(lambda: b.engine.path.durable_vector() == a.engine.path.durable_vector())
         await mesh.kill("b")
         rot(mesh.disks["b"], b"one")
         await forget_the_past(mesh, "a")
@@ -339,8 +346,8 @@ async def test_what_a_peer_has_in_quarantine_comes_back(autojump_clock: MockCloc
 
         b = await mesh.start("b")
         await mesh.until_linked()
-        await eventually(lambda: b.received_vector() == a.received_vector())
-        await b.checkpoints.checkpoint()
+        await eventually(lambda: b.engine.path.received_vector() == a.engine.path.received_vector())
+        await b.engine.checkpoints.checkpoint()
 
         assert a.mesh_parts.row_repair.repaired == 1
         assert queued(a, a.origin) == queued(b, a.origin) == [b"one", b"two", b"three"]
@@ -412,7 +419,7 @@ async def test_what_is_settled_beside_a_damaged_row_is_settled_for_a_returning_n
         await mesh.stop("c")
         await same_everywhere(mesh)
         await forget_the_past(mesh, "b")
-        await eventually(lambda: b.durable_vector() == a.durable_vector())
+        await eventually(lambda: b.engine.path.durable_vector() == a.engine.path.durable_vector())
         spoil(b, b"three")
         await mesh.stop("b")
         await last_word(consumer, two)
@@ -423,7 +430,7 @@ async def test_what_is_settled_beside_a_damaged_row_is_settled_for_a_returning_n
         b = await mesh.start("b")
         await eventually(lambda: mesh.link("b", "a") == "caught-up" and not b.mesh_parts.catch_up.is_stale)
         await trio.sleep(60)
-        await b.checkpoints.checkpoint()
+        await b.engine.checkpoints.checkpoint()
 
         assert queued(a, origin) == queued(b, origin) == [b"one", b"four"]
 
@@ -464,12 +471,12 @@ async def test_the_last_message_of_a_lost_file_does_not_come_back_settled(autoju
         await publish(mesh, "a", JOBS, "two")
         await mesh.stop("a")
         a = await mesh.start("a")
-        await eventually(lambda: c.durable_vector() == a.durable_vector())
+        await eventually(lambda: c.engine.path.durable_vector() == a.engine.path.durable_vector())
         await forget_the_past(mesh, "c")
-        await c.checkpoints.checkpoint()
+        await c.engine.checkpoints.checkpoint()
         await no_more_checkpoints(mesh, "c")
         await settle(mesh, "a", b"two")
-        await eventually(lambda: c.durable_vector() == a.durable_vector())
+        await eventually(lambda: c.engine.path.durable_vector() == a.engine.path.durable_vector())
         await forget_the_past(mesh, "a")
         for name in "ab":
             mesh.cut(name, "c")
@@ -520,7 +527,7 @@ async def test_what_was_settled_while_this_node_was_away_does_not_come_back_for_
         await eventually(lambda: mesh.link("c", "b") == "caught-up" and not c.mesh_parts.catch_up.is_stale)
         await eventually(lambda: not c.broker.queues.held)
         await trio.sleep(30)
-        await c.checkpoints.checkpoint()
+        await c.engine.checkpoints.checkpoint()
 
         assert (queued(c, dead), lost(c)) == ([], [])
 

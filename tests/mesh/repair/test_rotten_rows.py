@@ -73,7 +73,7 @@ def codes(node: Node) -> Collection[str]:
 async def test_a_node_alone_brings_a_damaged_row_back_from_its_journal(autojump_clock: MockClock) -> None:
     async with rig("a", stored=ONE_LIFE).run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
-        await mesh.nodes["a"].checkpoints.checkpoint()
+        await mesh.nodes["a"].engine.checkpoints.checkpoint()
         await mesh.stop("a")
         a = await mesh.start("a")
         spoil(a, b"two")
@@ -97,7 +97,7 @@ async def test_what_no_member_has_is_reported_as_lost_and_the_queue_goes_on(auto
         assert str(dot) in str(lost["message"])
         assert JOBS in str(lost["message"])
         assert a.mesh_parts.row_repair.statistics() == RowStatistics(repaired=0, lost=1)
-        await a.checkpoints.checkpoint()
+        await a.engine.checkpoints.checkpoint()
         shown = json.loads(await a.admin.status.text(0))["queues"]
         assert JOBS not in [row["destination"] for row in shown if row["messages"]]
 
@@ -106,7 +106,7 @@ async def test_a_damaged_row_comes_back_from_a_peer(autojump_clock: MockClock) -
     async with rig("a", "b").run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         await forget_the_past(mesh, "a")
-        await mesh.nodes["b"].checkpoints.checkpoint()
+        await mesh.nodes["b"].engine.checkpoints.checkpoint()
         await mesh.stop("a")
         a = await mesh.start("a")
         await mesh.until_linked()
@@ -141,7 +141,7 @@ async def test_a_damaged_message_is_not_reported_as_settled_to_a_peer(autojump_c
         await publish(mesh, "a", JOBS, "one", "two", "three")
         await forget_the_past(mesh, "a")
         b = mesh.nodes["b"]
-        await b.checkpoints.checkpoint()
+        await b.engine.checkpoints.checkpoint()
         (dot,) = spoil(b, b"two")
         mesh.cut("a", "b")
 
@@ -158,7 +158,7 @@ async def test_a_settle_that_only_this_node_has_holds_for_what_a_peer_brings_bac
     async with rig("a", "b", stored=ONE_LIFE).run() as mesh:
         await publish(mesh, "a", JOBS, "one", "two", "three")
         for name in "ab":
-            await mesh.nodes[name].checkpoints.checkpoint()
+            await mesh.nodes[name].engine.checkpoints.checkpoint()
         mesh.cut("a", "b")
         consumer = await mesh.connect("a")
         await consumer.send(subscribe(JOBS, id="jobs", ack="client-individual"))
@@ -168,7 +168,7 @@ async def test_a_settle_that_only_this_node_has_holds_for_what_a_peer_brings_bac
         await consumer.receipt()
         await consumer.send("DISCONNECT\nreceipt:bye\n\n")
         await consumer.until_closed()
-        await mesh.nodes["a"].checkpoints.checkpoint()
+        await mesh.nodes["a"].engine.checkpoints.checkpoint()
         await mesh.stop("a")
         store = MemoryQueueStore(mesh.disks["a"])
         store.reset()
@@ -178,7 +178,7 @@ async def test_a_settle_that_only_this_node_has_holds_for_what_a_peer_brings_bac
         await mesh.until_linked()
 
         assert sorted(await bodies(mesh, "b", 2)) == [b"three", b"two"]
-        await a.flushed()
+        await a.engine.path.flushed()
         assert not a.store.missing_ranges()
 
 
@@ -186,7 +186,7 @@ async def test_a_lost_file_is_filled_by_peers_before_anything_is_handed_out(auto
     async with rig("a", "b").run() as mesh:
         await publish(mesh, "a", JOBS, *[str(n) for n in range(50)])
         await forget_the_past(mesh, "a")
-        await mesh.nodes["b"].checkpoints.checkpoint()
+        await mesh.nodes["b"].engine.checkpoints.checkpoint()
         await mesh.stop("a")
         MemoryQueueStore(mesh.disks["a"]).reset()
 
@@ -203,13 +203,13 @@ async def test_a_store_that_lost_its_last_commits_is_filled_by_peers_before_anyt
 ) -> None:
     async with rig("a", "b").run() as mesh:
         await publish(mesh, "a", JOBS, *[str(n) for n in range(30)])
-        await mesh.nodes["a"].checkpoints.checkpoint()
+        await mesh.nodes["a"].engine.checkpoints.checkpoint()
         state: Any = mesh.disks["a"].tables["queues"]
         old = deepcopy(state, {id(state.reading): Lock()})
         assert await bodies(mesh, "b", 30) == [b"%d" % n for n in range(30)]
         await publish(mesh, "a", JOBS, *[str(n) for n in range(30, 50)])
         await forget_the_past(mesh, "a")
-        await mesh.nodes["b"].checkpoints.checkpoint()
+        await mesh.nodes["b"].engine.checkpoints.checkpoint()
         await mesh.stop("a")
         mesh.disks["a"].tables["queues"] = old
 

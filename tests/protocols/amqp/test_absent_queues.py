@@ -17,13 +17,13 @@ from tests.protocols.amqp.rig import AmqpClient, Message
 def counted(node: Node) -> list[float]:
     """When this node asks its peers for their definitions, from now on."""
     asked: list[float] = []
-    refresh = node.definition_sync.refresh
+    refresh = node.settings_parts.sync.refresh
 
     async def counting() -> None:
         asked.append(trio.current_time())
         await refresh()
 
-    node.definition_sync.refresh = counting  # type: ignore[method-assign]
+    node.settings_parts.sync.refresh = counting  # type: ignore[method-assign]
     return asked
 
 
@@ -126,7 +126,7 @@ async def test_a_publisher_is_not_silent_while_its_node_waits_for_peers(
         async def slow() -> None:
             await trio.sleep(3)
 
-        monkeypatch.setattr(mesh.nodes["a"].definition_sync, "refresh", slow)
+        monkeypatch.setattr(mesh.nodes["a"].settings_parts.sync, "refresh", slow)
         await client.pipe.send_all(b"".join([client.publishing(key, b"x", exchange, mandatory=True) for key in "abc"]))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(beat, client)

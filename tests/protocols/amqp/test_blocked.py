@@ -114,7 +114,7 @@ async def test_near_the_memory_budget_a_publisher_is_blocked(autojump_clock: Moc
     async with amqp_node() as rig:
         client = await connect(rig, **NOTIFIED)
         await client.declare()
-        budget = rig.alive.memory_budget
+        budget = rig.alive.session_parts.host.budget
         near = budget.bytes_max * 4 // 5
         budget.bytes += near
         sent = client.publishing("jobs", b"1")

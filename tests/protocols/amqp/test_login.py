@@ -234,7 +234,7 @@ async def test_a_token_is_renewed_by_a_client_that_has_all_connections_that_it_m
             0, commands.Connection.UpdateSecret(said(exp=NOW + 300), ""), commands.Connection.UpdateSecretOk
         )
 
-        assert sum(rig.alive.login_path.logins._users.values()) == 1
+        assert sum(rig.alive.session_parts.login_path.logins._users.values()) == 1
 
 
 @pytest.mark.parametrize("changes", [{"sub": "other"}, {"groups": ["observer"]}, {"exp": NOW - 1}])
@@ -248,7 +248,7 @@ async def test_a_token_that_is_not_as_good_ends_the_connection(
         assert (await client.closed(0))[0] in (403, 320)
         await client.until_ended()
         await trio.sleep(5)
-        assert not rig.alive.login_path.logins._users
+        assert not rig.alive.session_parts.login_path.logins._users
 
 
 async def test_where_no_login_is_needed_a_secret_is_taken_and_means_nothing(autojump_clock: MockClock) -> None:

@@ -596,7 +596,7 @@ async def test_a_client_may_ask_whether_there_are_direct_replies(autojump_clock:
 
         # As RabbitMQ 3.10.8.
         assert (declared.queue, declared.message_count, declared.consumer_count) == ("amq.rabbitmq.reply-to", 0, 1)
-        assert not rig.alive.declared_queues.texts
+        assert not rig.alive.settings_parts.declared_queues.texts
 
 
 @pytest.mark.parametrize("passive", [True, False])
@@ -616,7 +616,7 @@ async def test_a_server_may_ask_whether_its_requester_still_waits(autojump_clock
         assert (declared.queue, declared.message_count, declared.consumer_count) == (address, 0, 1)
         await answers.send(1, commands.Queue.Declare(0, address, passive=passive))
         assert (await answers.closed())[0] == 404
-        assert set(rig.alive.declared_queues.texts) == {"/queue/rpc"}
+        assert set(rig.alive.settings_parts.declared_queues.texts) == {"/queue/rpc"}
 
 
 async def test_properties_that_no_header_of_stomp_could_have_reach_both(autojump_clock: MockClock) -> None:

@@ -170,14 +170,14 @@ async def test_a_get_deletes_no_auto_delete_queue_and_its_last_consumer_does(
             await one.next((Message, commands.Basic.GetEmpty))
         await trio.sleep(20)
 
-        assert all("/queue/short" in node.declared_queues.texts for node in rig.nodes.values())
+        assert all("/queue/short" in node.settings_parts.declared_queues.texts for node in rig.nodes.values())
         await client.publish("", b"later", exchange="amq.fanout", mandatory=True)
         await client.consume("short", no_ack=True)
         await client.messages(1)
         await trio.sleep(1)  # Until the other node knows of this consumer.
         await client.call(1, commands.Basic.Cancel("c"), commands.Basic.CancelOk)
         await trio.sleep(5)
-        assert not any(node.declared_queues.texts for node in rig.nodes.values())
+        assert not any(node.settings_parts.declared_queues.texts for node in rig.nodes.values())
 
 
 async def test_an_auto_delete_queue_goes_with_its_last_consumer(autojump_clock: MockClock) -> None:
@@ -272,11 +272,11 @@ async def test_a_method_on_a_channel_that_is_not_open_closes_the_connection(auto
 async def test_a_channel_has_any_number_up_to_the_offer_and_one_beyond_is_530(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
-        before = rig.alive.memory_budget.bytes
+        before = rig.alive.session_parts.host.budget.bytes
         await client.channel(2047)
-        assert rig.alive.memory_budget.bytes - before >= 4096
+        assert rig.alive.session_parts.host.budget.bytes - before >= 4096
         await client.call(2047, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
-        assert rig.alive.memory_budget.bytes - before < 4096
+        assert rig.alive.session_parts.host.budget.bytes - before < 4096
         await client.send(2048, commands.Channel.Open())
 
         assert await client.closed(0) == (530, "NOT_ALLOWED - channel 2048; at most 2047 is agreed")
@@ -330,7 +330,7 @@ async def test_what_follows_on_a_closed_channel_is_ignored(autojump_clock: MockC
         assert (await client.closed())[0] == 404
         await client.channel()
         assert (await client.declare(passive=True)).message_count == 0
-        assert rig.alive.declared_queues.value_of("/queue/late") is None
+        assert rig.alive.settings_parts.declared_queues.value_of("/queue/late") is None
 
 
 @pytest.mark.parametrize("method", [commands.Basic.Cancel("c"), commands.Confirm.Select(), commands.Tx.Select()])
@@ -416,7 +416,7 @@ async def test_a_right_that_is_taken_away_cancels_the_consumers_that_the_client_
             if tag == "former":
                 await client.call(1, commands.Basic.Cancel(tag), commands.Basic.CancelOk)
 
-        rig.alive.login_path.access.change(users, ())
+        rig.alive.session_parts.login_path.access.change(users, ())
 
         if understands:
             assert (await client.next(commands.Basic.Cancel)).consumer_tag == "present"
@@ -569,7 +569,7 @@ async def test_an_alternate_exchange_is_one_that_the_client_may_send_to(autojump
             403,
             "ACCESS_REFUSED - The user ann may not send to /exchange/amq.fanout/*.",
         )
-        assert "ann.b" not in rig.node.rules.routing.exchanges
+        assert "ann.b" not in rig.node.settings_parts.rules.routing.exchanges
 
 
 async def test_to_declare_again_what_is_there_writes_nothing(autojump_clock: MockClock) -> None:
@@ -595,7 +595,7 @@ async def test_a_passive_declare_is_a_use_of_a_queue_that_expires(autojump_clock
             await client.declare(passive=True)
 
         await trio.sleep(70)
-        assert "/queue/jobs" not in rig.alive.declared_queues.texts
+        assert "/queue/jobs" not in rig.alive.settings_parts.declared_queues.texts
 
 
 async def test_an_exchange_that_another_client_deletes_meanwhile_is_deleted(
@@ -604,13 +604,13 @@ async def test_an_exchange_that_another_client_deletes_meanwhile_is_deleted(
     async with amqp_node() as rig:
         client = await connect(rig)
         await exchange(client, "e", "topic")
-        change = rig.alive.definitions.change
+        change = rig.alive.settings_parts.definitions.change
 
         async def late(*args: Any, **more: Any) -> object:
             await change({Key("exchange", "e"): None})
             return await change(*args, **more)
 
-        monkeypatch.setattr(rig.alive.definitions, "change", late)
+        monkeypatch.setattr(rig.alive.settings_parts.definitions, "change", late)
 
         await client.call(1, commands.Exchange.Delete(0, "e"), commands.Exchange.DeleteOk)
 

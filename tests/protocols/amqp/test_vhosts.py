@@ -19,7 +19,7 @@ HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("se
 
 
 async def declare_vhost(rig: Rig, *names: str) -> None:
-    await rig.alive.definitions.change({Key("vhost", name): {} for name in names})
+    await rig.alive.settings_parts.definitions.change({Key("vhost", name): {} for name in names})
 
 
 async def exchange(client: AmqpClient, name: str, kind: str = "topic", **arguments: Any) -> None:
@@ -59,7 +59,7 @@ async def test_names_of_a_virtual_host_have_its_prefix_for_other_protocols_only(
             (b"one", "", "orders"),
             (b"two", "", "orders"),
         ]
-        assert set(rig.alive.declared_queues.texts) == {"/queue/shop~orders"}
+        assert set(rig.alive.settings_parts.declared_queues.texts) == {"/queue/shop~orders"}
 
 
 async def test_queues_of_one_name_in_two_virtual_hosts_are_two_queues(autojump_clock: MockClock) -> None:
@@ -83,7 +83,7 @@ async def test_a_slash_before_the_name_of_a_virtual_host_counts_for_nothing(auto
 
         await client.declare("orders")
 
-        assert set(rig.alive.declared_queues.texts) == {"/queue/shop~orders"}
+        assert set(rig.alive.settings_parts.declared_queues.texts) == {"/queue/shop~orders"}
 
 
 async def test_predefined_exchanges_are_those_of_the_virtual_host(autojump_clock: MockClock) -> None:
@@ -103,7 +103,7 @@ async def test_predefined_exchanges_are_those_of_the_virtual_host(autojump_clock
 
         assert (message.method.exchange, message.method.routing_key) == ("amq.topic", "eu.new")
         await other.nothing()
-        table = rig.alive.routing.table
+        table = rig.alive.settings_parts.routing.table
         assert sum(1 for _ in table.bindings_of("shop~amq.headers")) == 1
 
 
@@ -189,7 +189,7 @@ async def test_an_alternate_exchange_is_one_of_the_virtual_host(autojump_clock: 
         await client.publish("unbound", b"caught", exchange="orders")
 
         assert await client.bodies(1) == [b"caught"]
-        assert rig.alive.routing.table.exchanges["shop~orders"].alternate == "shop~amq.fanout"
+        assert rig.alive.settings_parts.routing.table.exchanges["shop~orders"].alternate == "shop~amq.fanout"
 
 
 async def test_requests_are_answered_over_stomp_and_amqp(autojump_clock: MockClock) -> None:
@@ -237,7 +237,7 @@ async def test_a_name_that_no_virtual_host_can_have_is_refused(autojump_clock: M
         with pytest.raises(Refused, match="name"):
             await declare_vhost(rig, name)
         with pytest.raises(Refused, match="unknown"):
-            await rig.alive.definitions.change({Key("vhost", "shop"): {"tracing": True}})
+            await rig.alive.settings_parts.definitions.change({Key("vhost", "shop"): {"tracing": True}})
 
 
 async def test_a_virtual_host_that_is_used_is_not_deleted(autojump_clock: MockClock) -> None:
@@ -247,7 +247,7 @@ async def test_a_virtual_host_that_is_used_is_not_deleted(autojump_clock: MockCl
         await client.declare("jobs")
         await bind(client, "jobs", "amq.topic", "a")
         await exchange(client, "orders")
-        definitions = rig.alive.definitions
+        definitions = rig.alive.settings_parts.definitions
 
         for left in (
             lambda: client.call(1, commands.Queue.Unbind(0, "jobs", "amq.topic", "a"), commands.Queue.UnbindOk),
@@ -260,7 +260,7 @@ async def test_a_virtual_host_that_is_used_is_not_deleted(autojump_clock: MockCl
             await left()
         await definitions.change({Key("vhost", "shop"): None})
 
-        assert "shop~amq.topic" not in rig.alive.routing.table.exchanges
+        assert "shop~amq.topic" not in rig.alive.settings_parts.routing.table.exchanges
         other = await dial(rig)
         with pytest.raises(AssertionError, match="530"):
             await other.log_in(host="shop")
@@ -281,9 +281,9 @@ async def test_a_virtual_host_and_its_bindings_can_come_in_one_request(autojump_
     async with amqp_node() as rig:
         name = "/exchange/shop~amq.topic /queue/shop~jobs a"
         with pytest.raises(Refused, match="no exchange shop~amq.topic"):
-            await rig.alive.definitions.change({Key("binding", name): binding})
+            await rig.alive.settings_parts.definitions.change({Key("binding", name): binding})
 
-        await rig.alive.definitions.change({Key("vhost", "shop"): {}, Key("binding", name): binding})
+        await rig.alive.settings_parts.definitions.change({Key("vhost", "shop"): {}, Key("binding", name): binding})
 
         client = await connect(rig, host="shop")
         await client.declare("jobs")
@@ -296,7 +296,7 @@ async def test_a_virtual_host_that_another_node_declared_a_moment_ago_is_found(a
     async with AmqpMesh("a", "b").run() as mesh:
         # The record of the change takes long.
         mesh.nodes["a"].engine.replay.follow(definitions=lambda change: None)
-        await mesh.nodes["b"].definitions.change({Key("vhost", "shop"): {}})
+        await mesh.nodes["b"].settings_parts.definitions.change({Key("vhost", "shop"): {}})
         there = await mesh.client("a", host="shop")
         here = await mesh.client("b", host="shop")
 
@@ -355,11 +355,11 @@ async def test_a_binding_into_a_virtual_host_keeps_it(autojump_clock: MockClock)
     value = {"source": "/exchange/amq.topic", "exchange": "/exchange/shop~amq.fanout", "key": "", "arguments": {}}
     name = "/exchange/amq.topic /exchange/shop~amq.fanout"
     async with amqp_node() as rig:
-        await rig.alive.definitions.change({Key("vhost", "shop"): {}, Key("binding", name): value})
+        await rig.alive.settings_parts.definitions.change({Key("vhost", "shop"): {}, Key("binding", name): value})
 
         with pytest.raises(Refused) as refused:
-            await rig.alive.definitions.change({Key("vhost", "shop"): None})
-        await rig.alive.definitions.change({Key("vhost", "shop"): None, Key("binding", name): None})
+            await rig.alive.settings_parts.definitions.change({Key("vhost", "shop"): None})
+        await rig.alive.settings_parts.definitions.change({Key("vhost", "shop"): None, Key("binding", name): None})
 
         assert refused.value.code == "vhost-in-use"
         assert not rig.alive.settings_parts.vhosts.declared

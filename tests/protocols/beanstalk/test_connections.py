@@ -113,7 +113,7 @@ async def test_buried_jobs_out_of_reach_are_not_kicked(autojump_clock: MockClock
         await client.reserve()
         await client.ask(f"bury {job} 1")
 
-        rig.alive.login_path.access.change((ANN,), (less.permission,))
+        rig.alive.session_parts.login_path.access.change((ANN,), (less.permission,))
         for line in ("kick 1", f"kick-job {job}"):
             assert await client.ask(line) == b"INTERNAL_ERROR", line
 

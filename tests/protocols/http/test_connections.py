@@ -75,11 +75,11 @@ async def test_an_exclusive_queue_ends_with_a_connection_that_has_become_a_webso
         upgrade = {"upgrade": "websocket", "connection": "Upgrade", "sec_websocket_version": "13"}
         key = base64.b64encode(bytes(16)).decode()
         assert (await client.get("/stomp", **upgrade, sec_websocket_key=key)).status == 101
-        assert "/queue/mine" in rig.alive.declared_queues.texts
+        assert "/queue/mine" in rig.alive.settings_parts.declared_queues.texts
 
         client.pipe.close()
 
-        await eventually(lambda: "/queue/mine" not in rig.alive.declared_queues.texts)
+        await eventually(lambda: "/queue/mine" not in rig.alive.settings_parts.declared_queues.texts)
 
 
 async def test_an_exclusive_queue_ends_when_its_connection_has_another_user(autojump_clock: MockClock) -> None:
@@ -87,12 +87,12 @@ async def test_an_exclusive_queue_ends_when_its_connection_has_another_user(auto
         client = await dial(rig, user="root")
         assert (await client.post("/v1/control/declare/queue/mine", {"exclusive_to_connection": True})).status == 200
         assert (await client.get("/v1/control/rights")).status == 200
-        assert "/queue/mine" in rig.alive.declared_queues.texts
+        assert "/queue/mine" in rig.alive.settings_parts.declared_queues.texts
 
         client.user = "ann"
         assert (await client.send(Q, b"x")).status == 201
 
-        await eventually(lambda: "/queue/mine" not in rig.alive.declared_queues.texts)
+        await eventually(lambda: "/queue/mine" not in rig.alive.settings_parts.declared_queues.texts)
         client.user = "root"
         assert (await client.post("/v1/control/declare/queue/mine", {"exclusive_to_connection": True})).status == 200
 
@@ -110,11 +110,11 @@ async def test_the_connection_of_an_exclusive_queue_receives_from_it_and_no_othe
         (message,) = await owner.receive("mine")
         assert (await owner.post(*declared)).status == 200
         assert await owner.settle(message["ack_token"]) == ["acknowledged"]
-        assert len(rig.alive.exclusive_queues.acts_for) == 2
+        assert len(rig.alive.settings_parts.exclusive_queues.acts_for) == 2
         owner.pipe.close()
         other.pipe.close()
 
-        await eventually(lambda: not rig.alive.exclusive_queues.acts_for)
+        await eventually(lambda: not rig.alive.settings_parts.exclusive_queues.acts_for)
 
 
 async def test_pipelined_requests_of_two_users_are_decided_as_their_own(autojump_clock: MockClock) -> None:
@@ -173,7 +173,7 @@ async def test_connections_of_a_user_are_counted_once_and_freed(autojump_clock: 
             assert (await client.send(Q, b"x")).status == 201
             await client.receive("q")
             client.pipe.close()
-        await eventually(lambda: rig.alive.login_path.admission._total == 0)
+        await eventually(lambda: rig.alive.session_parts.login_path.admission._total == 0)
         clients = [await dial(rig, user="ann") for _ in range(3)]
 
         assert [(await one.send(Q, b"x")).status for one in clients] == [201, 201, 429]
@@ -185,7 +185,7 @@ async def test_a_client_that_leaves_during_its_password_check_is_not_counted(aut
             client = await dial(rig, user="ann")
             await client.write(client.bytes_of("POST", f"{Q}/messages", b"x"))
             client.pipe.close()
-        await eventually(lambda: rig.alive.login_path.admission._total == 0)
+        await eventually(lambda: rig.alive.session_parts.login_path.admission._total == 0)
         client = await dial(rig, user="ann")
 
         assert (await client.send(Q, b"x")).status == 201
@@ -233,7 +233,7 @@ async def test_a_newer_token_of_a_connection_is_not_counted_as_another_connectio
         second = await (await dial(rig)).send(Q, b"x", authorization=f"Bearer {bearer}")
 
         assert second.code == "too-many-connections"
-        assert sum(rig.alive.login_path.logins._users.values()) == 1
+        assert sum(rig.alive.session_parts.login_path.logins._users.values()) == 1
 
 
 async def test_a_user_that_is_removed_is_refused_at_once(autojump_clock: MockClock) -> None:
@@ -413,8 +413,8 @@ async def test_unfinished_bodies_count_as_memory_and_the_largest_goes(autojump_c
                 nursery.start_soon(keep_back_the_last_byte, client)
         await trio.sleep(5)
 
-        assert rig.alive.memory_budget.ended > 0
-        assert rig.alive.memory_budget.bytes <= 8 * MIB
+        assert rig.alive.session_parts.host.budget.ended > 0
+        assert rig.alive.session_parts.host.budget.bytes <= 8 * MIB
         assert (await small.send(Q, b"x")).status == 201
 
 
@@ -432,10 +432,10 @@ async def test_a_body_counts_as_memory_until_its_request_is_answered(autojump_cl
         await client.write(client.bytes_of("POST", f"{Q}/messages", json.dumps(batch("x" * MIB)).encode()))
         await taken.wait()
 
-        assert rig.alive.memory_budget.bytes > MIB
+        assert rig.alive.session_parts.host.budget.bytes > MIB
         goes_on.set()
         assert (await client.response()).status == 201
-        assert rig.alive.memory_budget.bytes == 0
+        assert rig.alive.session_parts.host.budget.bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -662,10 +662,10 @@ async def test_a_connection_that_ends_leaves_nothing(autojump_clock: MockClock) 
             client = await dial(rig)
             await client.write(client.bytes_of("POST", f"{Q}/messages", b"xyz")[: 20 * n])
             client.pipe.close()
-        await eventually(lambda: rig.alive.login_path.admission._total == 0)
+        await eventually(lambda: rig.alive.session_parts.login_path.admission._total == 0)
 
         assert rig.alive.sessions == {}
-        assert rig.alive.memory_budget.bytes == 0
+        assert rig.alive.session_parts.host.budget.bytes == 0
         assert rig.alive.broker.sessions == {}
         stomp = await rig.connect()
         await stomp.send(send("/queue/q", "x", "r"))

@@ -14,11 +14,11 @@ from tests.node.stuck_rig import three
 
 
 def livez(node: Node) -> Health:
-    return HealthChecks(node, node.engine, node.definition_sync).livez()
+    return HealthChecks(node, node.engine, node.settings_parts.sync).livez()
 
 
 def readyz(node: Node) -> Health:
-    return HealthChecks(node, node.engine, node.definition_sync).readyz()
+    return HealthChecks(node, node.engine, node.settings_parts.sync).readyz()
 
 
 async def test_running_node_is_live_and_ready(autojump_clock: MockClock) -> None:
@@ -65,7 +65,7 @@ async def test_append_that_hangs_ends_liveness_until_the_disk_is_back(autojump_c
 
         rig.free.set()
         await client.receipt()
-        await node.flushed()
+        await node.engine.path.flushed()
         assert livez(node)[0] == 200
 
 

@@ -30,7 +30,7 @@ async def test_queues_have_the_fields_that_flower_reads(autojump_clock: MockCloc
 
 async def test_queues_of_virtual_hosts_are_apart(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
-        await rig.alive.definitions.change({Key("vhost", name): {} for name in ("shop", "bank")})
+        await rig.alive.settings_parts.definitions.change({Key("vhost", name): {} for name in ("shop", "bank")})
         client = await dial(rig)
         for name in ("jobs", "shop~jobs", "shop~more", "shop", "other~jobs"):
             await client.post(f"/v1/queues/{name}/messages", batch("x"))
@@ -70,7 +70,7 @@ async def test_queues_of_other_virtual_hosts_do_not_count_towards_the_rows_of_on
     monkeypatch.setattr(pages, "QUEUES_MAX", 2)
     monkeypatch.setattr(management, "QUEUES_MAX", 2)
     async with web_rig().run() as rig:
-        await rig.alive.definitions.change({Key("vhost", "a"): {}})
+        await rig.alive.settings_parts.definitions.change({Key("vhost", "a"): {}})
         client = await dial(rig)
         for name in ("a~1", "a~2", "a~3", "b", "c", "d"):
             await client.post(f"/v1/queues/{name}/messages", batch("x"))

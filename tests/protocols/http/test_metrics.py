@@ -109,7 +109,7 @@ async def test_clients_and_their_bytes_are_counted(autojump_clock: MockClock) ->
         assert value(families, "qmq_sessions") == value(families, "qmq_subscriptions") == 1
         assert value(families, "qmq_client_received_bytes_total") > 1000
         assert value(families, "qmq_client_sent_bytes_total") > 10
-        assert value(families, "qmq_memory_max_bytes") == rig.alive.memory_budget.bytes_max
+        assert value(families, "qmq_memory_max_bytes") == rig.alive.session_parts.host.budget.bytes_max
 
 
 async def test_syncs_are_a_histogram(autojump_clock: MockClock) -> None:
@@ -172,7 +172,7 @@ def keep(rig: Rig, *queues: str) -> None:
     out = Outcome(now_us=node.environment.now_us())
     for queue in queues:
         node.broker.send(Envelope(queue, DestinationKind.QUEUE, b"", True), b"1", out.now_us, out)
-    node.submit(out)
+    node.engine.path.submit(out)
 
 
 async def test_name_with_control_characters_stays_in_its_label(autojump_clock: MockClock) -> None:

@@ -368,7 +368,7 @@ async def test_an_ack_of_a_message_that_is_taken_back_meanwhile_fails_alone(auto
                 out = Outcome(now_us=rig.alive.environment.now_us())
                 late = [one for one in queues.deliveries.values() if one.message.body == b"1"]
                 queues.redelivery.give_back(late, Back.TIMED_OUT, out)
-                rig.alive.submit(out)
+                rig.alive.engine.path.submit(out)
 
         rig.alive.engine.path.slot = take_back_first  # type: ignore[method-assign]
         results = await client.settle(first["ack_token"], second["ack_token"])

@@ -351,7 +351,7 @@ async def test_a_body_is_parsed_only_for_a_client_with_the_right_to_send(
 async def test_few_batches_are_parsed_at_once_and_what_they_make_counts_as_memory(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         clients = [await dial(rig) for _ in range(6)]
-        environment, budget = rig.alive.environment, rig.alive.memory_budget
+        environment, budget = rig.alive.environment, rig.alive.session_parts.host.budget
         run_blocking = environment._run_blocking
         now: list[int] = []
         most = 0

@@ -119,7 +119,8 @@ async def test_its_owner_counts_on_every_node_and_after_a_takeover(autojump_cloc
         await begin(mesh, "victim", destination, "a")
         await eventually(
             lambda: all(
-                mesh.nodes[name].routing.bindings() or mesh.nodes[name].broker.durable_subscriptions.by_name
+                mesh.nodes[name].settings_parts.routing.bindings()
+                or mesh.nodes[name].broker.durable_subscriptions.by_name
                 for name in "bc"
             )
         )
@@ -185,7 +186,7 @@ async def test_the_queue_of_a_durable_subscription_is_no_way_to_it_for_another_u
     async with Rig(users=USERS, permissions=ROWS).run() as rig:
         await begin(rig, "victim", T)
         assert await said(await log_in(rig, "victim"), send(T, "kept", "r")) == "done"
-        (binding,) = rig.node.routing.bindings()
+        (binding,) = rig.node.settings_parts.routing.bindings()
         queue = binding.queue
 
         for more in ({}, {"browser": "true"}, {"auto_delete": "true"}):

@@ -333,9 +333,9 @@ async def test_a_login_that_has_not_begun_its_session_is_refused_when_users_chan
         login = "" if user is None else f"login:{user}\npasscode:secret\n"
         async with AsyncExitStack() as storm:
             for _ in range(LOGINS_AT_ONCE):
-                await storm.enter_async_context(rig.alive.login_path.admission.turns)
+                await storm.enter_async_context(rig.alive.session_parts.login_path.admission.turns)
             await client.send(f"CONNECT\naccept-version:1.2\nhost:x\n{login}\n")
-            await eventually(lambda: rig.alive.login_path.admission.turns.statistics().tasks_waiting == 1)
+            await eventually(lambda: rig.alive.session_parts.login_path.admission.turns.statistics().tasks_waiting == 1)
             await redefine(rig.alive, users=users("none"))
 
         assert [frame.head.headers["error-code"] for frame in await client.until_closed()] == [code]

@@ -148,12 +148,14 @@ async def test_without_the_kind_users_no_user_comes_in(autojump_clock: MockClock
     async with Rig(authentication=(tokens(keys),)).run() as rig:
         node = rig.alive
         # As definitions of a mesh do, in which other nodes have that kind.
-        node.login_path.logins.change((ROOT,), node.limits)
-        node.login_path.access.change((ROOT,), ())
+        node.session_parts.login_path.logins.change((ROOT,), node.settings.limits)
+        node.session_parts.login_path.access.change((ROOT,), ())
 
         assert await said(rig, login="root", passcode="secret") == "login-failed"
         with pytest.raises(Refused, match="login-required"):
-            await node.login_path.logins.check(Credentials(None), node.settings.stomp[0], trio.sleep_forever, ["root"])
+            await node.session_parts.login_path.logins.check(
+                Credentials(None), node.settings.stomp[0], trio.sleep_forever, ["root"]
+            )
         other = await rig.connect(token=good(sub="root", groups=[]))
         await other.send(send("/queue/q", "x", "r"))
         assert (await other.any()).head.headers["error-code"] == "not-allowed"
@@ -284,7 +286,7 @@ async def test_what_is_remembered_counts_for_the_same_credentials_only(autojump_
         assert await said(rig, login="x1right", passcode="") == "login-failed"
 
         assert len(Service.calls) == 4
-        check = next(one for one in rig.alive.login_path.logins._authenticators if one is not None)
+        check = next(one for one in rig.alive.session_parts.login_path.logins._authenticators if one is not None)
         assert "right" not in repr(vars(check._cache))
 
 
@@ -309,7 +311,7 @@ async def test_guesses_do_not_displace_logins_from_memory(
         assert await said(rig, login="x1", passcode="right") == "x1"
 
         assert Service.calls == []
-        check = next(one for one in rig.alive.login_path.logins._authenticators if one is not None)
+        check = next(one for one in rig.alive.session_parts.login_path.logins._authenticators if one is not None)
         assert len(check._cache._refused) == 3
 
 
@@ -355,7 +357,7 @@ async def test_calls_that_hang_hold_no_more_threads_than_there_are_turns(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig_with(asks(checks_at_once=2, timeout_seconds=1.0)).run() as rig:
-        check = next(one for one in rig.alive.login_path.logins._authenticators if one is not None)
+        check = next(one for one in rig.alive.session_parts.login_path.logins._authenticators if one is not None)
         for _ in range(2):
             assert check._threads.acquire(blocking=False)  # as calls do that were left behind
 
@@ -373,7 +375,7 @@ async def test_a_login_waits_for_the_call_of_one_that_was_given_up(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig_with(asks(checks_at_once=1, timeout_seconds=1.0)).run() as rig:
-        check = next(one for one in rig.alive.login_path.logins._authenticators if one is not None)
+        check = next(one for one in rig.alive.session_parts.login_path.logins._authenticators if one is not None)
         assert check._threads.acquire(blocking=False)
         async with trio.open_nursery() as nursery:
 
@@ -413,7 +415,7 @@ async def test_a_storm_of_logins_takes_no_turn_of_another_authenticator_and_few_
         for number in range(500):
             client = await rig.dial("10.0.0.1")
             await client.send(f"CONNECT\naccept-version:1.2\nhost:x\nlogin:x{number}\npasscode:right\n\n")
-        check = next(one for one in rig.alive.login_path.logins._authenticators if one is not None)
+        check = next(one for one in rig.alive.session_parts.login_path.logins._authenticators if one is not None)
         await eventually(lambda: check.turns.waiting == 496)
 
         # Passwords have turns of their own.

@@ -34,7 +34,7 @@ async def publish(rig: MeshRig, name: str, destination: str, number: int, **head
 
 def all_same(rig: MeshRig) -> bool:
     first, *others = rig.nodes.values()
-    return all(other.durable_vector() == first.durable_vector() for other in others)
+    return all(other.engine.path.durable_vector() == first.engine.path.durable_vector() for other in others)
 
 
 @pytest.mark.parametrize(

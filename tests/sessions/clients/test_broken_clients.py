@@ -21,7 +21,7 @@ async def test_a_client_may_get_something_at_every_moment_of_its_leaving(autojum
             while True:
                 out = Outcome()
                 node.broker.send(envelope, b"x" * 4000, 0, out)
-                node.submit(out)
+                node.engine.path.submit(out)
                 await trio.lowlevel.checkpoint()
 
         for waiting in (0, 50):
@@ -31,7 +31,7 @@ async def test_a_client_may_get_something_at_every_moment_of_its_leaving(autojum
             for _ in range(waiting):
                 out = Outcome()
                 node.broker.send(envelope, b"x" * 4000, 0, out)
-                node.submit(out)
+                node.engine.path.submit(out)
             async with trio.open_nursery() as nursery:
                 rig.fabric.break_between("10.0.0.2", "127.0.0.1")
                 nursery.start_soon(publish_at_every_step)

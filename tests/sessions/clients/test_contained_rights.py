@@ -137,7 +137,7 @@ async def test_a_binding_is_no_way_to_send_to_a_queue(autojump_clock: MockClock)
         await dec.send(subscribe("/exchange/mine.ex", "s", x_queue_name="v.inj"))
         assert (await dec.any()).head.headers["error-code"] == "not-allowed"
 
-        assert {one.queue for one in rig.alive.routing.bindings()} == {"/queue/mine.q", "/queue/v.inj"}
+        assert {one.queue for one in rig.alive.settings_parts.routing.bindings()} == {"/queue/mine.q", "/queue/v.inj"}
 
 
 async def test_get_shows_no_message_of_a_queue_that_is_denied_and_trace_no_name(autojump_clock: MockClock) -> None:
@@ -234,16 +234,18 @@ async def test_a_client_that_may_not_declare_all_of_it_brings_nothing_back_behin
         assert await code(victim, "declare/queue/v.a", letters) == "done"
         assert await code(victim, "declare/exchange/v.other", {"type": "fanout"}) == "done"
         assert await code(victim, "declare/exchange/v.ex", exchange) == "done"
-        await eventually(lambda: all("v.ex" in mesh.nodes[name].rules.routing.exchanges for name in "abc"))
+        await eventually(
+            lambda: all("v.ex" in mesh.nodes[name].settings_parts.rules.routing.exchanges for name in "abc")
+        )
         isolate(mesh, "a")
-        await eventually(lambda: not mesh.nodes["a"].declared_queues.reaches_all())
-        written = mesh.nodes["a"].definitions.table.by_key.copy()
+        await eventually(lambda: not mesh.nodes["a"].settings_parts.declared_queues.reaches_all())
+        written = mesh.nodes["a"].settings_parts.definitions.table.by_key.copy()
 
         assert await code(dec, "declare/queue/v.a", letters) == "done"
         assert await code(dec, "declare/exchange/v.ex", exchange) == "done"
-        assert mesh.nodes["a"].definitions.table.by_key == written
+        assert mesh.nodes["a"].settings_parts.definitions.table.by_key == written
         assert await code(victim, "declare/queue/v.a", letters) == "done"
-        assert mesh.nodes["a"].definitions.table.by_key != written
+        assert mesh.nodes["a"].settings_parts.definitions.table.by_key != written
 
 
 async def test_the_status_shows_the_position_to_clients_that_may_follow_a_fanout(autojump_clock: MockClock) -> None:

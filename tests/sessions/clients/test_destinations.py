@@ -45,7 +45,7 @@ async def test_queues_that_a_checkpoint_let_go_of_count(autojump_clock: MockCloc
     rig = Rig(limits={"destinations_max": 2000, "queue_messages_in_memory_max": 1000})
     async with rig.run():
         client = await fill(rig, 2000)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         queues = rig.alive.broker.queues
         await eventually(lambda: len(queues.by_name) < 1000)
 
@@ -92,7 +92,7 @@ async def test_what_ends_in_the_store_makes_room_when_it_is_counted_again(autoju
         assert await answer(client, send(new_name(rig), "x", "r")) == "too-many-destinations"
 
         await trio.sleep(2 * POLL_SECONDS)
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         await trio.sleep(2 * POLL_SECONDS)
 
         client = await rig.connect()

@@ -223,7 +223,7 @@ async def test_a_node_ends_only_when_its_peers_have_what_it_recorded_last(
         await node.ended.wait()
 
         last = node.broker.next_sequence - 1
-        assert rig.nodes["b"].durable_vector()[node.origin] == last
+        assert rig.nodes["b"].engine.path.durable_vector()[node.origin] == last
 
 
 async def test_what_peers_lend_while_a_node_stops_comes_back_unseen(autojump_clock: MockClock) -> None:

@@ -95,12 +95,12 @@ async def test_what_all_connections_hold_stays_within_the_budget(
             with trio.move_on_after(5):
                 await grow(rig, hostile[-1])
             await trio.sleep(0.1)
-            most = max(most, rig.alive.memory_budget.bytes)
+            most = max(most, rig.alive.session_parts.host.budget.bytes)
         await trio.sleep(3)
 
         assert most <= BOUND + 2 * MIB
-        assert rig.alive.memory_budget.ended
-        assert rig.alive.memory_budget.bytes <= BOUND
+        assert rig.alive.session_parts.host.budget.ended
+        assert rig.alive.session_parts.host.budget.bytes <= BOUND
         await innocent.send(send("/queue/mine", "1", "r"))
         assert await innocent.receipt() == "r"
 
@@ -114,9 +114,9 @@ async def test_nothing_is_counted_when_all_have_left(
             client = await rig.connect()
             await grow(rig, client)
             await trio.sleep(0.1)
-            assert rig.alive.memory_budget.bytes > MIB // 2
+            assert rig.alive.session_parts.host.budget.bytes > MIB // 2
             client.pipe.close()
-            await eventually(lambda: rig.alive.memory_budget.bytes == 0)
+            await eventually(lambda: rig.alive.session_parts.host.budget.bytes == 0)
 
 
 async def test_one_that_holds_most_gets_the_reason_of_its_end(autojump_clock: MockClock) -> None:
@@ -135,7 +135,7 @@ async def test_one_that_holds_most_gets_the_reason_of_its_end(autojump_clock: Mo
         assert most > MIB
         await small.send("ABORT\ntransaction:t\nreceipt:done\n\n")
         assert await small.receipt() == "done"
-        assert rig.alive.memory_budget.ended == 1
+        assert rig.alive.session_parts.host.budget.ended == 1
         assert [one["code"] for one in reported(rig.alive)] == ["memory"]
 
 
@@ -144,19 +144,21 @@ async def test_near_the_bound_a_growing_client_waits_and_goes_on_when_there_is_r
         clients = [await rig.connect() for _ in range(3)]
         for client in clients:
             await transaction(rig, client)
-        await eventually(lambda: len(rig.alive.broker.sessions) == 3 and not rig.alive.memory_budget.is_near)
+        await eventually(
+            lambda: len(rig.alive.broker.sessions) == 3 and not rig.alive.session_parts.host.budget.is_near
+        )
         growing = await rig.connect()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(growing.send, *committed(6))
-            await eventually(lambda: rig.alive.memory_budget.is_near)
+            await eventually(lambda: rig.alive.session_parts.host.budget.is_near)
             await trio.sleep(0.5)
-            assert rig.alive.memory_budget.is_near and not growing.frames
+            assert rig.alive.session_parts.host.budget.is_near and not growing.frames
 
             for client in clients:
                 client.pipe.close()
 
             assert await growing.receipt() == "done"
-            assert not rig.alive.memory_budget.ended
+            assert not rig.alive.session_parts.host.budget.ended
 
 
 async def test_growing_client_that_waited_long_enough_has_the_largest_ended(autojump_clock: MockClock) -> None:
@@ -168,14 +170,14 @@ async def test_growing_client_that_waited_long_enough_has_the_largest_ended(auto
         await growing.send(*committed(6))
 
         assert await growing.receipt() == "done"
-        assert rig.alive.memory_budget.ended == 1
+        assert rig.alive.session_parts.host.budget.ended == 1
 
 
 async def test_client_that_does_not_grow_is_read_near_the_bound(autojump_clock: MockClock) -> None:
     async with Rig(limits={**LIMITS, "memory_bytes_max": MIB}).run() as rig:
         holding = await rig.connect()
         await holding.send("BEGIN\ntransaction:t\n\n", *[send("/queue/q", "x" * 100_000, transaction="t")] * 8)
-        await eventually(lambda: rig.alive.memory_budget.is_near)
+        await eventually(lambda: rig.alive.session_parts.host.budget.is_near)
         innocent = await rig.connect()
         began = trio.current_time()
 
@@ -192,9 +194,9 @@ async def test_status_shows_what_is_held(autojump_clock: MockClock) -> None:
         await transaction(rig, client)
         await trio.sleep(0.1)
 
-        picture = asdict(rig.alive.memory_budget.statistics())
+        picture = asdict(rig.alive.session_parts.host.budget.statistics())
 
-        assert picture == {"bytes": rig.alive.memory_budget.bytes, "max": BOUND, "ended": 0}
+        assert picture == {"bytes": rig.alive.session_parts.host.budget.bytes, "max": BOUND, "ended": 0}
         assert picture["bytes"] > 1_000_000
 
 

@@ -201,7 +201,7 @@ async def test_wrong_guesses_of_one_address_do_not_keep_right_logins_waiting(
         slow_checks(rig, monkeypatch)
         for _ in range(100):
             await guess(rig, "10.0.0.1")
-        await eventually(lambda: rig.alive.login_path.logins._checks.waiting > 90)
+        await eventually(lambda: rig.alive.session_parts.login_path.logins._checks.waiting > 90)
 
         for user in ("ann", "bob"):
             began = trio.current_time()
@@ -215,11 +215,11 @@ async def test_guesses_whose_clients_have_left_are_not_checked(
     async with Rig(users=USERS).run() as rig:
         began = slow_checks(rig, monkeypatch)
         guesses = [await guess(rig, "10.0.0.1") for _ in range(50)]
-        await eventually(lambda: rig.alive.login_path.logins._checks.waiting > 40)
+        await eventually(lambda: rig.alive.session_parts.login_path.logins._checks.waiting > 40)
 
         for client in guesses:
             client.pipe.close()
-        await eventually(lambda: rig.alive.login_path.admission.pending == 0)
+        await eventually(lambda: rig.alive.session_parts.login_path.admission.pending == 0)
 
         assert len(began) < 20
 
@@ -258,7 +258,7 @@ async def test_a_login_that_waits_too_long_for_its_check_is_refused_and_not_chec
         guesses = [await guess(rig, "10.0.0.1") for _ in range(40)]
 
         await trio.sleep(2.1)  # no client has left yet
-        waiting = rig.alive.login_path.logins._checks.waiting
+        waiting = rig.alive.session_parts.login_path.logins._checks.waiting
         said = [(await client.until_closed())[-1].head.headers["error-code"] for client in guesses]
 
         assert waiting == 0
@@ -288,7 +288,7 @@ async def test_what_a_client_sends_behind_its_login_while_that_waits_is_obeyed_i
         slow_checks(rig, monkeypatch)
         for _ in range(6):
             await guess(rig, "10.0.0.1")
-        await eventually(lambda: rig.alive.login_path.logins._checks.waiting > 2)
+        await eventually(lambda: rig.alive.session_parts.login_path.logins._checks.waiting > 2)
         client = await rig.dial("10.0.0.1")
         await client.send("CONNECT\naccept-version:1.2\nhost:x\nlogin:bob\npasscode:secret\n\n")
         await trio.sleep(CHECK_SECONDS / 4)

@@ -186,6 +186,6 @@ async def test_sixteen_hundred_refused_connections_are_a_handful_of_lines(
         for _ in range(1600):
             (await rig.dial("10.0.0.1")).pipe.close()
         await rig.connect("10.0.0.2")
-        await eventually(lambda: rig.alive.login_path.admission.refusing == 0)
+        await eventually(lambda: rig.alive.session_parts.login_path.admission.refusing == 0)
 
     assert 1 <= len(lines) <= 3

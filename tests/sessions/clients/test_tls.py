@@ -123,7 +123,7 @@ async def test_a_client_speaks_stomp_over_tls_and_its_connection_ends_without_de
             }
         )
         node.environment.network = TcpNetwork()
-        limits = node.limits.replace({"farewell_seconds": 1000.0})
+        limits = node.settings.limits.replace({"farewell_seconds": 1000.0})
         node.settings = node.settings.replace({"limits": limits})
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
@@ -210,8 +210,8 @@ async def test_a_certificate_names_the_user_where_the_listener_asks_for_one(
     )
     async with rig.run():
         node = rig.alive
-        node.login_path.logins.change(listed, node.limits)
-        node.login_path.access.change(listed, ())
+        node.session_parts.login_path.logins.change(listed, node.settings.limits)
+        node.session_parts.login_path.access.change(listed, ())
         node.environment.network = TcpNetwork()
         with trio.fail_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:

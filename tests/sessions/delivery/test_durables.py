@@ -410,7 +410,7 @@ async def test_offsets(
     async with Rig().run() as rig:
         await publish(rig, *"0123456789")
         if checkpoint:
-            await rig.alive.checkpoints.checkpoint()
+            await rig.alive.engine.checkpoints.checkpoint()
         client = await rig.connect()
         await client.send(subscribe(F, x_stream_offset=offset, **({"durable": "true"} if is_durable else {})))
         await client.receipt()
@@ -613,7 +613,7 @@ async def test_what_the_node_gave_up_is_missing_too(autojump_clock: MockClock) -
         await leave(client)
         lost = Origin("b", 0xB)
         rig.alive.mesh_parts.catch_up._losses.accept_gap(lost, 77)
-        await rig.alive.flushed()
+        await rig.alive.engine.path.flushed()
 
         (notice,) = await taken(await durable(rig), 1)
 
@@ -630,7 +630,7 @@ async def test_a_notice_has_a_message_id_that_no_message_has(autojump_clock: Moc
             await acknowledge(client, *(await taken(client, 1)))
             await leave(client)
             rig.alive.mesh_parts.catch_up._losses.accept_gap(lost, 77)
-            await rig.alive.flushed()
+            await rig.alive.engine.path.flushed()
             (notice,) = await taken(await durable(rig, id=f"of {lost}"), 1)
             notices.append(notice)
         reader = await rig.connect()

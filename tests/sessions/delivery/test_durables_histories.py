@@ -93,7 +93,7 @@ class History:
             self.mesh.kill(name)
             await self.mesh.start(name)
         else:
-            await self.mesh.nodes[name].checkpoints.checkpoint()
+            await self.mesh.nodes[name].engine.checkpoints.checkpoint()
 
 
 async def quiet_or_message(client: Client) -> Frame | None:

@@ -44,7 +44,9 @@ async def until_same(mesh: MeshRig) -> None:
     """Every node has all that any has, and nobody is attached any more."""
     nodes = list(mesh.nodes.values())
     await eventually(lambda: not any(node.broker.durable_subscriptions.attached for node in nodes))
-    await eventually(lambda: all(node.durable_vector() == nodes[0].durable_vector() for node in nodes))
+    await eventually(
+        lambda: all(node.engine.path.durable_vector() == nodes[0].engine.path.durable_vector() for node in nodes)
+    )
 
 
 async def test_it_goes_on_at_another_node_where_its_acks_ended(autojump_clock: MockClock) -> None:
@@ -128,7 +130,9 @@ async def test_a_cursor_goes_round_a_cut_through_a_third_node(autojump_clock: Mo
         client = await durable(mesh, "a")
         await publish(mesh, "b", "1", "2")
         await acknowledge(client, (await taken(client, 2))[0])
-        await eventually(lambda: mesh.nodes["a"].durable_vector() == mesh.nodes["b"].durable_vector())
+        await eventually(
+            lambda: mesh.nodes["a"].engine.path.durable_vector() == mesh.nodes["b"].engine.path.durable_vector()
+        )
 
         second = await durable(mesh, "b")
 

@@ -37,7 +37,7 @@ async def test_a_long_memory_queue_is_drained_in_steps_that_let_others_in(autoju
         node.broker.subscriptions.subscribe(Subscription(session.id, "0", "/queue/q", Ack.AUTO, 100, b""), out)
         queue = node.broker.queues.by_name["/queue/q"]
 
-        node.submit(out)
+        node.engine.path.submit(out)
 
         assert 15_000 < queue.depth < 20_000
         await eventually(lambda: queue.depth == 0)
@@ -149,7 +149,7 @@ async def test_a_busy_client_is_read_twice_at_most_while_another_waits_for_its_a
         stomp, host = rig.alive.protocols.of("stomp"), rig.alive.session_parts.host
         async with trio.open_nursery() as nursery:
             for pipe in [quiet, *[BusyPipe(frame, turns, turns_max) for _ in range(busy)]]:
-                login = rig.alive.login_path.admission.admit(pipe.peer_address)
+                login = rig.alive.session_parts.login_path.admission.admit(pipe.peer_address)
                 nursery.start_soon(ClientSession(host, pipe, rig.settings.stomp[0], login, stomp).serve)
 
     assert len(quiet.waits) > 5

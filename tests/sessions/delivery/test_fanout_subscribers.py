@@ -139,7 +139,7 @@ async def test_a_waiting_reader_gets_nothing_twice_when_the_journal_drops_where_
             await writer.receipt()
         assert node.session_parts.fanout_subscribers.reading
 
-        await node.checkpoints.checkpoint()
+        await node.engine.checkpoints.checkpoint()
         journal.drop_before(node.store.checkpoint_position)
         assert journal.start > len(bodies[0])
         turn.set()

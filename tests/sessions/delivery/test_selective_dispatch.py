@@ -25,7 +25,7 @@ async def test_a_selector_finds_its_message_behind_a_backlog_that_it_does_not_wa
         sender = await rig.connect()
         await publish(sender, 1, 12_000, color="blue")
         await publish(sender, 12_001, 12_001, color="red")
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         await publish(sender, 12_002, 12_002, color="blue")
 
         red = await consumer(rig, selector="color = 'red'")
@@ -42,7 +42,7 @@ async def test_what_a_selector_went_past_is_there_for_the_next_consumer_in_order
         sender = await rig.connect()
         await publish(sender, 1, 5000, color="blue")
         await publish(sender, 5001, 5001, color="red")
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
         red = await consumer(rig, selector="color = 'red'", prefetch="5")
         assert await consume(red, 1) == [5001]
         await publish(sender, 5002, 5003, color="blue")
@@ -74,7 +74,7 @@ async def test_two_selectors_of_different_speed_empty_a_paged_queue(autojump_clo
             await sender.send(send(JOBS, str(number), color="red" if number % 2 else "blue"))
         await sender.send("SEND\ndestination:/topic/done\nreceipt:done\n\n")
         await sender.receipt()
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         red = await consumer(rig, selector="color = 'red'", prefetch="1")
         blue = await consumer(rig, selector="color = 'blue'", prefetch="100")
@@ -98,7 +98,7 @@ async def test_what_waits_for_a_slow_consumer_is_bounded_in_bytes(
             await sender.send(send(JOBS, f"{number:4096}", color=color))
         await sender.send("SEND\ndestination:/topic/done\nreceipt:done\n\n")
         await sender.receipt()
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         red = await consumer(rig, selector="color = 'red'", prefetch="1")
         blue = await consumer(rig, selector="color = 'blue'", prefetch="100")
@@ -117,7 +117,7 @@ async def test_groups_come_out_of_the_store_whole_and_in_order(autojump_clock: M
             await sender.send(send(JOBS, str(number), JMSXGroupID=f"g{number % 3}"))
         await sender.send("SEND\ndestination:/topic/done\nreceipt:done\n\n")
         await sender.receipt()
-        await rig.alive.checkpoints.checkpoint()
+        await rig.alive.engine.checkpoints.checkpoint()
 
         client = await rig.connect()
         await client.send(subscribe(JOBS, "one", "client-individual", prefetch="10"))

@@ -178,7 +178,7 @@ async def test_a_browser_sees_what_was_sent_to_other_nodes(autojump_clock: MockC
             await sender.send(*(send(JOBS, f"{name}{number}", receipt=f"r{number}") for number in range(3)))
             for _ in range(3):
                 await sender.receipt()
-        await eventually(lambda: rig.nodes["b"].received_vector().get(rig.nodes["a"].origin, 0) >= 3)
+        await eventually(lambda: rig.nodes["b"].engine.path.received_vector().get(rig.nodes["a"].origin, 0) >= 3)
         browser = await rig.connect("b")
 
         await browser.send(subscribe(JOBS, browser="true"))

@@ -414,8 +414,8 @@ async def test_a_backlog_is_selected_in_slices_for_consumers_that_want_none_of_i
         for number in range(3000):
             await sender.send(send("/queue/q", "x", number=str(number)))
         await nothing_more(sender)
-        await rig.alive.checkpoints.checkpoint()
-        await eventually(lambda: rig.alive.checkpoints.count > 0)
+        await rig.alive.engine.checkpoints.checkpoint()
+        await eventually(lambda: rig.alive.engine.checkpoints.count > 0)
         trio.lowlevel.add_instrument(selector_cost)
 
         clients = await picky_clients(rig, "/queue/q", clients=20, selectors=1, ack="client")

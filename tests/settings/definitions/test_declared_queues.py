@@ -91,14 +91,14 @@ async def test_the_same_declaration_changes_nothing_and_another_is_refused(
     async with MeshRig("a", "b").run() as mesh:
         await declare(mesh, "a", value=first)
         await until_alike(mesh)
-        before = mesh.nodes["b"].durable_vector()
+        before = mesh.nodes["b"].engine.path.durable_vector()
 
         answer = await declare(mesh, "b", value=second)
 
         assert answer.get("error-code") == code
         assert words in answer.get("message", "")
         assert answer.get("changed", "0") == "0"
-        assert mesh.nodes["b"].durable_vector() == before
+        assert mesh.nodes["b"].engine.path.durable_vector() == before
         if code is not None:
             assert (await declare(mesh, "b", value=second, replace="true"))["changed"] == "1"
 
@@ -123,12 +123,12 @@ async def test_a_bad_declaration_names_the_key_and_what_is_allowed(
     autojump_clock: MockClock, queue: str, value: object, words: str
 ) -> None:
     async with MeshRig("a", "b").run() as mesh:
-        before = mesh.nodes["a"].durable_vector()
+        before = mesh.nodes["a"].engine.path.durable_vector()
 
         answer = await declare(mesh, "a", queue, value)
 
         assert words in answer["message"]
-        assert mesh.nodes["a"].durable_vector() == before
+        assert mesh.nodes["a"].engine.path.durable_vector() == before
 
 
 async def test_dead_letters_of_declared_queues_may_form_a_cycle(autojump_clock: MockClock) -> None:
@@ -185,12 +185,15 @@ async def test_a_sender_and_an_existing_queue_follow_a_declaration(autojump_cloc
         assert (await client.any()).head.headers["error-code"] == "queue-full"
 
         client = await mesh.connect("a")
-        before = mesh.nodes["a"].durable_vector()
+        before = mesh.nodes["a"].engine.path.durable_vector()
         await declare(mesh, "a", value={"durable": False}, replace="true")
-        written = mesh.nodes["a"].durable_vector()[mesh.nodes["a"].origin] - before[mesh.nodes["a"].origin]
+        written = mesh.nodes["a"].engine.path.durable_vector()[mesh.nodes["a"].origin] - before[mesh.nodes["a"].origin]
         await client.send(send(Q, "2", "2"))
         await client.receipt()
-        assert mesh.nodes["a"].durable_vector()[mesh.nodes["a"].origin] == before[mesh.nodes["a"].origin] + written
+        assert (
+            mesh.nodes["a"].engine.path.durable_vector()[mesh.nodes["a"].origin]
+            == before[mesh.nodes["a"].origin] + written
+        )
 
 
 async def test_a_declared_queue_exists_where_none_is_created_on_use(autojump_clock: MockClock) -> None:
@@ -212,7 +215,7 @@ async def test_a_declared_queue_exists_where_none_is_created_on_use(autojump_clo
 async def test_a_passive_declaration_only_looks(autojump_clock: MockClock) -> None:
     async with MeshRig("a").run() as mesh:
         assert (await declare(mesh, "a", passive="true"))["error-code"] == "unknown-destination"
-        assert not mesh.nodes["a"].definitions.table.by_key
+        assert not mesh.nodes["a"].settings_parts.definitions.table.by_key
 
         await declare(mesh, "a", max_messages="5")
         assert json.loads((await declare(mesh, "a", passive="true"))["value"]) == {"max_messages": 5}
@@ -221,7 +224,7 @@ async def test_a_passive_declaration_only_looks(autojump_clock: MockClock) -> No
 async def test_a_dry_run_declares_nothing(autojump_clock: MockClock) -> None:
     async with MeshRig("a").run() as mesh:
         assert (await declare(mesh, "a", dry_run="true", max_messages="5"))["changed"] == "1"
-        assert not mesh.nodes["a"].definitions.table.by_key
+        assert not mesh.nodes["a"].settings_parts.definitions.table.by_key
 
 
 async def test_it_needs_to_declare_and_read_the_queue_and_to_send_to_that_of_its_dead_letters(
@@ -241,8 +244,8 @@ async def test_it_needs_to_declare_and_read_the_queue_and_to_send_to_that_of_its
     rig = Rig()
     async with rig.run():
         node = rig.alive
-        node.login_path.access.change([ann], [row.permission for row in rows])
-        right = node.rights_of(Principal("ann"))
+        node.session_parts.login_path.access.change([ann], [row.permission for row in rows])
+        right = node.session_parts.login_path.access.rights_of(Principal("ann"))
         right.check_needs(needs_of("/control/declare/queue/q"))
         for queue, dead_letter, code in [
             ("/queue/other", "", "not-allowed"),
@@ -295,7 +298,9 @@ async def test_a_declaration_on_one_side_of_a_cut_wins_over_an_earlier_deletion_
         await mesh.until_linked()
         await until_alike(mesh)
 
-        assert [node.declared_queues.value_of(Q) for node in mesh.nodes.values()] == [{"max_messages": 5}] * 3
+        assert [node.settings_parts.declared_queues.value_of(Q) for node in mesh.nodes.values()] == [
+            {"max_messages": 5}
+        ] * 3
 
 
 async def test_two_clients_of_a_node_cannot_both_declare_it_differently(autojump_clock: MockClock) -> None:
@@ -367,9 +372,11 @@ async def test_to_find_what_is_defined_of_a_queue_costs_the_same_with_any_number
         works = []
         for most in (10, 1000):
             found = [Binding(f"/topic/{n}", f"/queue/{n}", "", {}) for n in range(most)]
-            await rig.alive.definitions.change({Key("binding", one.name): one.value for one in found})
-            assert rig.alive.declared_queues.definitions_of("/queue/1") == [Key("binding", "/topic/1 /queue/1")]
-            works.append(work_of(lambda: rig.alive.declared_queues.definitions_of("/queue/1")))
+            await rig.alive.settings_parts.definitions.change({Key("binding", one.name): one.value for one in found})
+            assert rig.alive.settings_parts.declared_queues.definitions_of("/queue/1") == [
+                Key("binding", "/topic/1 /queue/1")
+            ]
+            works.append(work_of(lambda: rig.alive.settings_parts.declared_queues.definitions_of("/queue/1")))
 
         assert Order.CONSTANT.allows(10, 1000, *works)
 

@@ -56,7 +56,7 @@ def greatest(changes: Iterable[Definition]) -> list[Definition]:
 
 
 def present(node: Node) -> list[Definition]:
-    return sorted(node.definitions.table.present())
+    return sorted(node.settings_parts.definitions.table.present())
 
 
 class Trial:
@@ -76,7 +76,11 @@ class Trial:
             self.mesh.heal(one, other)
         await self.mesh.until_linked()
         nodes = self.mesh.nodes
-        await eventually(lambda: all(nodes[name].durable_vector() == nodes["a"].durable_vector() for name in NAMES))
+        await eventually(
+            lambda: all(
+                nodes[name].engine.path.durable_vector() == nodes["a"].engine.path.durable_vector() for name in NAMES
+            )
+        )
 
     async def step(self, name: str, number: int) -> None:
         mesh, rng = self.mesh, self.rng
@@ -87,7 +91,7 @@ class Trial:
         elif what < 0.5:
             # An operator makes sure of what this node shows.
             pattern = rng.choice(KEYS)
-            known = mesh.nodes[name].definitions.table.get(Key("policy", pattern))
+            known = mesh.nodes[name].settings_parts.definitions.table.get(Key("policy", pattern))
             if known is not None and known.text is not None:
                 await self.put(name, pattern, known.text)
         elif what < 0.65:
@@ -103,7 +107,7 @@ class Trial:
                 self.cuts.add(pair)
                 mesh.cut(*pair)
         elif what < 0.85:
-            await mesh.nodes[name].checkpoints.checkpoint()
+            await mesh.nodes[name].engine.checkpoints.checkpoint()
         else:
             await mesh.kill(name)
             await mesh.start(name)
@@ -134,7 +138,7 @@ async def wrongs(seed: int) -> list[str]:
             for name in NAMES:
                 if round_name == " after a checkpoint":
                     for _ in range(3):
-                        await mesh.nodes[name].checkpoints.checkpoint()
+                        await mesh.nodes[name].engine.checkpoints.checkpoint()
                 elif round_name:
                     await mesh.stop(name)
                     await mesh.start(name)
@@ -150,7 +154,7 @@ async def wrongs(seed: int) -> list[str]:
                     if kept.get(key) != value:
                         found.append(f"{name}{round_name} has {kept.get(key)} for {key}; confirmed last: {value}")
                 for key in KEYS:
-                    one = node.definitions.table.get(Key("policy", key))
+                    one = node.settings_parts.definitions.table.get(Key("policy", key))
                     values = {} if one is None else one.value
                     policy = node.settings_parts.policies.of(key)
                     applied = {} if policy.pattern != key else {k: getattr(policy, k) for k in values or {}}

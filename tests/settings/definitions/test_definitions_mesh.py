@@ -51,8 +51,10 @@ def limit_of(node: Node, destination: str = Q) -> int:
 async def until_alike(mesh: MeshRig) -> None:
     """Until every node has the same definitions and the same records."""
     nodes = list(mesh.nodes.values())
-    await eventually(lambda: len({node.definitions.table.digest for node in nodes}) == 1)
-    await eventually(lambda: all(one.durable_vector() == nodes[0].durable_vector() for one in nodes))
+    await eventually(lambda: len({node.settings_parts.definitions.table.digest for node in nodes}) == 1)
+    await eventually(
+        lambda: all(one.engine.path.durable_vector() == nodes[0].engine.path.durable_vector() for one in nodes)
+    )
 
 
 def conditions(node: Node) -> list[str]:
@@ -64,7 +66,7 @@ def write(node: Node, kind: str, name: str, text: str | None, time_us: int = 1) 
     out = Outcome(now_us=node.environment.now_us())
     change = Definition(Key(kind, name), Version(time_us, 0, node.origin, node.broker.next_sequence), text)
     node.broker.note_fact(RecordKind.DEFINITION, pack_definition(change), out.now_us, out)
-    node.submit(out)
+    node.engine.path.submit(out)
 
 
 @pytest.mark.parametrize("text", ["{", "5", "[1]", '{"a":' * 5000 + "1" + "}" * 5000], ids=lambda text: text[:5])
@@ -93,8 +95,10 @@ async def test_a_stored_value_that_is_not_readable_is_no_policy_and_no_pause(aut
         await put(mesh, "a", "/queue/other", delivery_limit=7)
         node = mesh.nodes["a"]
         for sequence, kind in enumerate(("policy", "pause-delivery"), 1):
-            node.definitions.merge(Definition(Key(kind, Q), Version(1, 0, Origin("b", 1), sequence), "[1]"))
-        node.definitions.publish()
+            node.settings_parts.definitions.merge(
+                Definition(Key(kind, Q), Version(1, 0, Origin("b", 1), sequence), "[1]")
+            )
+        node.settings_parts.definitions.publish()
 
         client = await mesh.connect("a")
         await client.send(send(Q, "x", "r"))
@@ -123,10 +127,10 @@ async def test_a_change_on_one_node_applies_on_all(autojump_clock: MockClock) ->
 async def test_the_same_value_again_is_no_change(autojump_clock: MockClock) -> None:
     async with MeshRig("a").run() as mesh:
         await put(mesh, "a", delivery_limit=7)
-        before = mesh.nodes["a"].durable_vector()
+        before = mesh.nodes["a"].engine.path.durable_vector()
 
         assert (await put(mesh, "a", delivery_limit=7))["changed"] == "0"
-        assert mesh.nodes["a"].durable_vector() == before
+        assert mesh.nodes["a"].engine.path.durable_vector() == before
 
 
 @pytest.mark.parametrize(
@@ -170,13 +174,13 @@ async def test_a_bad_request_names_the_key_and_what_is_allowed(
     autojump_clock: MockClock, request_: str, body: object, words: str
 ) -> None:
     async with MeshRig("a", "b").run() as mesh:
-        before = mesh.nodes["a"].durable_vector()
+        before = mesh.nodes["a"].engine.path.durable_vector()
 
         answer = await ask(mesh, "a", request_, body)
 
         assert words in answer["message"]
-        assert mesh.nodes["a"].durable_vector() == before
-        assert not mesh.nodes["a"].definitions.table.by_key
+        assert mesh.nodes["a"].engine.path.durable_vector() == before
+        assert not mesh.nodes["a"].settings_parts.definitions.table.by_key
 
 
 async def test_an_import_is_all_or_nothing(autojump_clock: MockClock) -> None:
@@ -186,12 +190,12 @@ async def test_an_import_is_all_or_nothing(autojump_clock: MockClock) -> None:
 
         answer = await ask(mesh, "a", "import", {"qmq_definitions": 1, "definitions": {"policy": bad}})
         assert "policy /queue/x: delivery_limit = -1: must be at least 0" in answer["message"]
-        assert not mesh.nodes["a"].definitions.table.by_key
+        assert not mesh.nodes["a"].settings_parts.definitions.table.by_key
 
         document = {"qmq_definitions": 1, "definitions": {"policy": good}}
         dry = await ask(mesh, "a", "import", document, **{"dry-run": "true"})
         assert (dry["definitions"], dry["dry-run"]) == ("29", "true")
-        assert not mesh.nodes["a"].definitions.table.by_key
+        assert not mesh.nodes["a"].settings_parts.definitions.table.by_key
 
         await ask(mesh, "a", "import", document)
         await until_alike(mesh)
@@ -205,7 +209,7 @@ async def test_a_killed_node_keeps_what_it_answered(autojump_clock: MockClock) -
         await mesh.start("a")
         assert limit_of(mesh.nodes["a"]) == 7
 
-        await mesh.nodes["a"].checkpoints.checkpoint()
+        await mesh.nodes["a"].engine.checkpoints.checkpoint()
         await put(mesh, "a", delivery_limit=8)
         await put(mesh, "a", "/queue/r", delivery_limit=9)
         await mesh.kill("a")
@@ -266,7 +270,7 @@ async def test_a_node_that_was_away_gets_a_change_that_has_left_the_journal(auto
         await mesh.stop("b")
         await put(mesh, "a", delivery_limit=8)
         await ask(mesh, "a", "delete/policy/queue/r")
-        await mesh.nodes["a"].checkpoints.checkpoint()
+        await mesh.nodes["a"].engine.checkpoints.checkpoint()
 
         await mesh.start("b")
 
@@ -361,7 +365,7 @@ async def test_a_definition_without_record_is_recorded_again(autojump_clock: Moc
     async with MeshRig("a", "b").run() as mesh:
         await put(mesh, "a", delivery_limit=7)
         await until_alike(mesh)
-        table = mesh.nodes["b"].definitions.table
+        table = mesh.nodes["b"].settings_parts.definitions.table
         # As if the incarnation that wrote it were collected before b joined.
         table.forget(Obsolete(list(table.by_key.values())))
         table.digest = 0
@@ -371,36 +375,38 @@ async def test_a_definition_without_record_is_recorded_again(autojump_clock: Moc
         await eventually(lambda: table.get(Key("policy", Q)) is not None)
         await until_alike(mesh)
 
-        await eventually(lambda: not mesh.nodes["b"].definitions.unrecorded)
-        await eventually(lambda: mesh.nodes["b"].durable_vector()[mesh.nodes["b"].origin] == 3)
+        await eventually(lambda: not mesh.nodes["b"].settings_parts.definitions.unrecorded)
+        await eventually(lambda: mesh.nodes["b"].engine.path.durable_vector()[mesh.nodes["b"].origin] == 3)
 
 
 async def test_a_tombstone_goes_when_every_member_has_it_and_not_before(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", stored={"journal_age_seconds_max": 1}).run() as mesh:
         await put(mesh, "a", delivery_limit=7)
         await until_alike(mesh)
-        old = mesh.nodes["a"].definitions.table.by_key[Key("policy", Q)]
+        old = mesh.nodes["a"].settings_parts.definitions.table.by_key[Key("policy", Q)]
         isolate(mesh, "b")
         await ask(mesh, "a", f"delete/policy{Q}")
         await trio.sleep(5)
         for _ in range(3):
-            await mesh.nodes["a"].checkpoints.checkpoint()
-        assert len(mesh.nodes["a"].definitions.table.tombstones()) == 1
+            await mesh.nodes["a"].engine.checkpoints.checkpoint()
+        assert len(mesh.nodes["a"].settings_parts.definitions.table.tombstones()) == 1
 
         rejoin(mesh, "b")
         await mesh.until_linked()
         await until_alike(mesh)
         await trio.sleep(5)
         for name in "abab":
-            await mesh.nodes[name].checkpoints.checkpoint()
+            await mesh.nodes[name].engine.checkpoints.checkpoint()
 
         for name in "ab":
-            assert not mesh.nodes[name].definitions.table.tombstones()
+            assert not mesh.nodes[name].settings_parts.definitions.table.tombstones()
             await mesh.kill(name)
             await mesh.start(name)
-            assert not mesh.nodes[name].definitions.table.tombstones()
+            assert not mesh.nodes[name].settings_parts.definitions.table.tombstones()
             assert limit_of(mesh.nodes[name]) == 20
-            assert not mesh.nodes[name].definitions.merge(old), "as a node that joins now would pass it on"
+            assert not mesh.nodes[name].settings_parts.definitions.merge(old), (
+                "as a node that joins now would pass it on"
+            )
 
 
 async def test_a_deleted_definition_that_a_new_node_read_from_an_old_journal_is_deleted_again(
@@ -411,14 +417,14 @@ async def test_a_deleted_definition_that_a_new_node_read_from_an_old_journal_is_
         await put(mesh, "a", "/queue/other", delivery_limit=8)
         await until_alike(mesh)
         # As if it were deleted, and the incarnation with its tombstone collected, before b joined.
-        table = mesh.nodes["a"].definitions.table
+        table = mesh.nodes["a"].settings_parts.definitions.table
         old = table.by_key[Key("policy", Q)]
         table.forget(Obsolete([old], {old.version.origin: old.version.sequence + 1}))
         table.digest = DefinitionTable(table.present()).digest
         mesh.cut("a", "b")
         await eventually(lambda: mesh.link("b", "a") != "caught-up")
         mesh.heal("a", "b")
-        await eventually(lambda: mesh.nodes["b"].definitions.table.get(old.key) is None)
+        await eventually(lambda: mesh.nodes["b"].settings_parts.definitions.table.get(old.key) is None)
         await until_alike(mesh)
 
         assert [limit_of(mesh.nodes["b"]), limit_of(mesh.nodes["b"], "/queue/other")] == [20, 8]
@@ -451,7 +457,7 @@ async def test_all_that_wait_for_the_copies_of_linked_peers_go_on_when_these_hav
     autojump_clock: MockClock,
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
-        definitions = mesh.nodes["a"].definitions
+        definitions = mesh.nodes["a"].settings_parts.definitions
         waited: list[float] = []
 
         async def bind(number: int) -> None:
@@ -459,7 +465,7 @@ async def test_all_that_wait_for_the_copies_of_linked_peers_go_on_when_these_hav
             began = trio.current_time()
             await definitions.spread()
             waited.append(trio.current_time() - began)
-            assert all(f"e{number}" in node.routing.table.exchanges for node in mesh.nodes.values())
+            assert all(f"e{number}" in node.settings_parts.routing.table.exchanges for node in mesh.nodes.values())
 
         async with trio.open_nursery() as nursery:
             for number in range(5):
@@ -470,7 +476,7 @@ async def test_all_that_wait_for_the_copies_of_linked_peers_go_on_when_these_hav
 
 async def test_peers_that_are_not_linked_are_not_waited_for(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run_apart("a") as mesh:
-        definitions = mesh.nodes["a"].definitions
+        definitions = mesh.nodes["a"].settings_parts.definitions
         await definitions.change({Key("exchange", "e"): {"type": "direct"}})
         began = trio.current_time()
 

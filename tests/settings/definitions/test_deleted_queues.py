@@ -58,7 +58,7 @@ async def together(mesh: MeshRig, name: str) -> None:
 
 async def test_a_deletion_takes_the_declaration_the_bindings_and_the_pause(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as mesh:
-        live = mesh.nodes["a"].definitions
+        live = mesh.nodes["a"].settings_parts.definitions
         await declare(mesh, "a", max_messages="5")
         await request(await mesh.connect("a"), f"pause{Q}", part="acceptance")
         bindings = [Binding("/topic/orders", queue, "", {}) for queue in (Q, "/queue/other")]
@@ -73,7 +73,9 @@ async def test_a_deletion_takes_the_declaration_the_bindings_and_the_pause(autoj
         for facts in (dry, answer):
             assert (facts["declared"], facts["bindings"]) == ("true", "1")
         for node in mesh.nodes.values():
-            present = {one.key for one in node.definitions.table.present()} - {Key("seeded", one) for one in live.kinds}
+            present = {one.key for one in node.settings_parts.definitions.table.present()} - {
+                Key("seeded", one) for one in live.kinds
+            }
             assert present == {other}
             assert node.settings_parts.policies.queue_rules(Q).messages_max != 5
 
@@ -174,7 +176,7 @@ async def test_a_queue_that_is_declared_again_at_once_keeps_its_messages(autojum
         await until_alike(mesh)
         await fill(mesh, "b", "1")
         await request(await mesh.connect("a"), f"definitions/delete/queue{Q}")
-        await eventually(lambda: not mesh.nodes["b"].declared_queues.texts)
+        await eventually(lambda: not mesh.nodes["b"].settings_parts.declared_queues.texts)
         await declare(mesh, "a")
 
         await passed()
@@ -330,7 +332,7 @@ async def test_a_node_drops_no_message_of_a_later_run_that_it_has_never_heard_it
         await mesh.start("a")
         await eventually(lambda: not mesh.nodes["a"].broker.queues.held)
         await fill(mesh, "a", "after", receipt_level="replicas=1")
-        await eventually(lambda: mesh.nodes["b"].received_vector().get(mesh.nodes["a"].origin, 0) > 1)
+        await eventually(lambda: mesh.nodes["b"].engine.path.received_vector().get(mesh.nodes["a"].origin, 0) > 1)
         await mesh.kill("a")
         await eventually(lambda: any("a" in mesh.nodes[name].broker.queues.owned.serves for name in "bc"))
         await passed()
@@ -353,7 +355,7 @@ async def test_a_node_forgets_no_deletion_while_its_clock_is_in_doubt(autojump_c
         assert c.mesh_parts.clock_check.in_doubt
         for _ in range(3):
             await trio.sleep(2)
-            await c.checkpoints.checkpoint()
+            await c.engine.checkpoints.checkpoint()
 
         await restart(mesh, "c", clock_us=-8 * 86_400_000_000)
 
@@ -443,7 +445,7 @@ async def test_messages_of_a_retired_node_are_older_than_a_later_deletion_whatev
             if not is_deleted_first:
                 await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
             await request(await mesh.connect("b"), f"definitions/delete/queue{Q}")
-            await eventually(lambda: not a.declared_queues.texts)
+            await eventually(lambda: not a.settings_parts.declared_queues.texts)
 
         await eventually(lambda: a.mesh_parts.adoption.adopted == 1)
         await passed()
@@ -496,7 +498,7 @@ async def test_a_deletion_that_a_kill_interrupts_can_be_made_again(autojump_cloc
         assert (await delete(mesh, "b"))["reason"] == ""
         await until_alike(mesh)
         assert [await depth(mesh, name) for name in "ab"] == [0, 0]
-        assert not any(node.declared_queues.texts for node in mesh.nodes.values())
+        assert not any(node.settings_parts.declared_queues.texts for node in mesh.nodes.values())
 
 
 async def test_a_deletion_does_not_wait_for_an_earlier_one_that_is_tried_again(

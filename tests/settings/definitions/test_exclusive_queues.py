@@ -29,7 +29,7 @@ async def own(mesh: MeshRig, name: str, queue: str = Q, **more: object) -> Clien
 
 
 def is_declared(node: Node, queue: str = Q) -> bool:
-    return queue in node.declared_queues.texts
+    return queue in node.settings_parts.declared_queues.texts
 
 
 async def until_gone(mesh: MeshRig, queue: str = Q) -> None:
@@ -110,7 +110,7 @@ async def test_it_ends_with_its_connection_and_its_messages_too(autojump_clock: 
         await until_gone(mesh)
         for name in "ab":
             await until_depth(mesh, name, 0)
-        bindings = [one for node in mesh.nodes.values() for one in node.routing.bindings()]
+        bindings = [one for node in mesh.nodes.values() for one in node.settings_parts.routing.bindings()]
         assert bindings == []
 
 
@@ -272,7 +272,7 @@ async def test_a_deletion_that_fails_is_tried_again(autojump_clock: MockClock, m
             monkeypatch.undo()
             raise Refused("too-many-definitions", "There are too many.")
 
-        monkeypatch.setattr(node.definitions, "change", refused_once)
+        monkeypatch.setattr(node.settings_parts.definitions, "change", refused_once)
         owner.pipe.close()
 
         await until_gone(mesh)
@@ -286,7 +286,7 @@ async def test_what_changes_while_a_deletion_waits_does_not_hold_it_up(
         await request(owner, "declare/queue/other", EXCLUSIVE)
         await request(owner, f"bind{Q}", source="/topic/t")
         node = mesh.nodes["a"]
-        change, calls = node.definitions.change, []
+        change, calls = node.settings_parts.definitions.change, []
 
         async def late(*args: Any, **more: Any) -> object:
             calls.append(args)
@@ -294,7 +294,7 @@ async def test_what_changes_while_a_deletion_waits_does_not_hold_it_up(
                 await change({Key("binding", f"/topic/t {Q}"): None, Key("queue", "/queue/other"): {}})
             return await change(*args, **more)
 
-        monkeypatch.setattr(node.definitions, "change", late)
+        monkeypatch.setattr(node.settings_parts.definitions, "change", late)
         owner.pipe.close()
 
         await until_gone(mesh)
@@ -308,7 +308,7 @@ async def test_one_that_cannot_be_deleted_holds_up_no_other(autojump_clock: Mock
             raise Refused("not-now", "it cannot be deleted")
 
     async with Rig().run() as rig:
-        rig.alive.definitions.fits.append(refuse)
+        rig.alive.settings_parts.definitions.fits.append(refuse)
         owner = await rig.connect()
         for queue in (Q, "/queue/other"):
             assert (await request(owner, f"declare{queue}", EXCLUSIVE))["changed"] == "1"

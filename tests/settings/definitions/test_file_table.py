@@ -44,7 +44,7 @@ def reading(rig: Rig, entries: dict[str, Any]) -> Reloader:
 async def test_entries_count_before_a_client_is_served(autojump_clock: MockClock) -> None:
     async with Rig(definitions=table(q=5)).run() as rig:
         assert bound(rig.alive) == 5
-        assert rig.alive.definitions.values("policy") == table(q=5)["policy"]
+        assert rig.alive.settings_parts.definitions.values("policy") == table(q=5)["policy"]
 
 
 @pytest.mark.parametrize("changed", [7, None])
@@ -213,7 +213,7 @@ async def test_a_change_while_the_file_is_being_applied_can_refuse_the_reload_an
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Rig(definitions=table(q=5)).run() as rig:
-        live = rig.alive.definitions
+        live = rig.alive.settings_parts.definitions
         await live.change({Key("exchange", "e"): {"type": "fanout"}, Key("queue", "/queue/r"): {}})
         before = rig.alive.settings
 

@@ -61,7 +61,7 @@ async def until_together(mesh: MeshRig, *returning: str) -> None:
     for name in returning:
         await mesh.start(name)
     await mesh.until_linked()
-    await eventually(lambda: not any(node.definition_sync.is_behind for node in mesh.nodes.values()))
+    await eventually(lambda: not any(node.settings_parts.sync.is_behind for node in mesh.nodes.values()))
     # Nothing waits any more, and nothing follows.
     await until_alike(mesh)
     await trio.testing.wait_all_tasks_blocked()
@@ -77,7 +77,7 @@ async def test_a_user_that_was_deleted_does_not_return_with_old_sections(
         await mesh.kill("a")
         mesh.files["a"] = mesh.files["b"] = node_file(OLD_SECTIONS)
         await mesh.start("a")
-        await mesh.nodes["a"].definitions.change({BOB: None}, quorum=True)
+        await mesh.nodes["a"].settings_parts.definitions.change({BOB: None}, quorum=True)
 
         b = await start_alone(mesh, "b")
         assert list(users(b)) == ["ann", "bob"]
@@ -91,7 +91,7 @@ async def test_what_operators_had_defined_wins_over_old_sections(autojump_clock:
     mesh = MeshRig("a", "b", "c")
     async with mesh.run():
         await mesh.kill("b")
-        await mesh.nodes["a"].definitions.change({ANN: ADMINISTRATOR}, quorum=True)
+        await mesh.nodes["a"].settings_parts.definitions.change({ANN: ADMINISTRATOR}, quorum=True)
         mesh.files["b"] = node_file(OLD_SECTIONS)
 
         await start_alone(mesh, "b")
@@ -106,14 +106,14 @@ async def test_a_new_disk_brings_back_no_passcode_and_no_user(autojump_clock: Mo
     mesh.files = dict.fromkeys("abc", node_file(TABLE))
     async with mesh.run():
         await until_alike(mesh)
-        await mesh.nodes["a"].definitions.change({ANN: ADMINISTRATOR, BOB: None}, quorum=True)
+        await mesh.nodes["a"].settings_parts.definitions.change({ANN: ADMINISTRATOR, BOB: None}, quorum=True)
         await until_alike(mesh)
         await mesh.stop("b", wipe=True)
 
         b = await start_alone(mesh, "b")
         assert list(users(b)) == ["ann", "bob"]
         assert conditions(b).count("definitions-behind") == 1
-        assert not b.definitions.table.by_key, "nothing is written"
+        assert not b.settings_parts.definitions.table.by_key, "nothing is written"
         await until_together(mesh, "a", "c")
 
         for node in mesh.nodes.values():
@@ -133,7 +133,7 @@ async def test_a_whole_new_mesh_applies_its_file(autojump_clock: MockClock, node
 
         for node in mesh.nodes.values():
             assert list(users(node)) == ["ann", "bob"]
-            assert node.definitions.table.get(BOB) is not None
+            assert node.settings_parts.definitions.table.get(BOB) is not None
 
 
 @pytest.mark.parametrize("text", [TABLE, OLD_SECTIONS + TABLE.partition("[definitions.user.bob]")[0]])
@@ -147,11 +147,14 @@ async def test_what_is_changed_on_the_node_meanwhile_wins_over_its_file(
         )
         await mesh.stop("b", wipe=True)
         b = await start_alone(mesh, "b")
-        await b.definitions.change({ANN: ADMINISTRATOR, BOB: None})
+        await b.settings_parts.definitions.change({ANN: ADMINISTRATOR, BOB: None})
         assert list(users(b)) == ["ann", "cat"]
         assert await mesh.reload("b", mesh.peers)
         assert list(users(b)) == ["ann", "cat"]
-        assert source_of(b.definitions.table, b.definitions.table.by_key[ANN]) == "a change on b"
+        assert (
+            source_of(b.settings_parts.definitions.table, b.settings_parts.definitions.table.by_key[ANN])
+            == "a change on b"
+        )
         await mesh.kill("b")
         b = await mesh.start("b")
         assert list(users(b)) == ["ann", "cat"]
@@ -170,7 +173,7 @@ async def test_an_old_entry_counts_although_another_of_its_kind_is_changed_befor
         mesh.files["b"] = node_file(OLD_SECTIONS)
         await mesh.stop("b", wipe=True)
         b = await start_alone(mesh, "b")
-        await b.definitions.change({ANN: ADMINISTRATOR})
+        await b.settings_parts.definitions.change({ANN: ADMINISTRATOR})
         await until_together(mesh, "a", "c")
 
         for node in mesh.nodes.values():
@@ -208,11 +211,11 @@ async def test_what_is_changed_while_the_file_is_being_applied_wins(
     async with mesh.run():
         a = mesh.nodes["a"]
         present = {"password_hash": HASH}
-        await a.definitions.change({ANN: ADMINISTRATOR, BOB: present})
+        await a.settings_parts.definitions.change({ANN: ADMINISTRATOR, BOB: present})
 
         async def ask(sync: DefinitionSync, keys: object) -> bool:
             monkeypatch.undo()
-            await a.definitions.change({BOB: {"password_hash": NEW}})
+            await a.settings_parts.definitions.change({BOB: {"password_hash": NEW}})
             return True
 
         # Asked before a change to what is so already is decided.

@@ -52,7 +52,7 @@ async def test_limits_of_the_file_can_be_deleted(autojump_clock: MockClock) -> N
     async with mesh_of("a", "b", user_limits=rows).run() as mesh:
         await ask(mesh, "a", "put/limit/user:*", {"queues_max": 5})
         await until_alike(mesh)
-        assert [sorted(node.definitions.values("limit")) for node in mesh.nodes.values()] == [
+        assert [sorted(node.settings_parts.definitions.values("limit")) for node in mesh.nodes.values()] == [
             ["user:*", "user:bob"]
         ] * 2
 
@@ -96,7 +96,7 @@ async def test_a_bad_limit_names_the_key_and_what_is_allowed(
 ) -> None:
     async with mesh_of("a").run() as mesh:
         with pytest.raises(Refused, match="bad-definition") as refused:
-            await mesh.nodes["a"].definitions.change({Key("limit", name): value})
+            await mesh.nodes["a"].settings_parts.definitions.change({Key("limit", name): value})
 
         assert words in refused.value.message
         assert refused.value.message.startswith(f"limit {name}: ")
@@ -104,7 +104,7 @@ async def test_a_bad_limit_names_the_key_and_what_is_allowed(
 
 async def test_sizes_may_be_text_and_are_kept_as_numbers(autojump_clock: MockClock) -> None:
     async with mesh_of("a").run() as mesh:
-        live = mesh.nodes["a"].definitions
+        live = mesh.nodes["a"].settings_parts.definitions
         await live.change({Key("limit", "user:*"): {"held_bytes_max": "1MiB", "bytes_per_second_max": "64KiB"}})
 
         assert live.values("limit") == {"user:*": {"held_bytes_max": 1 << 20, "bytes_per_second_max": 1 << 16}}

@@ -99,4 +99,4 @@ async def test_a_target_that_no_client_could_name_is_refused(autojump_clock: Moc
             said = await door(rig, "/queue/" + "l" * letters)
 
             assert (LIMIT in said, said != "") == (is_refused, is_refused), said
-            assert (defined(rig.alive.definitions) == {}) is is_refused
+            assert (defined(rig.alive.settings_parts.definitions) == {}) is is_refused

@@ -55,7 +55,7 @@ async def test_they_are_definitions_of_all_nodes_and_nothing_else(autojump_clock
         for node in mesh.nodes.values():
             assert limits_of(node, "/queue/q") == [5]
             assert node.settings_parts.policies.queue_rules("/queue/q").messages_max == 5
-            assert node.routing.table.queues_of_exchange("e", "a.b", {}) == ("/queue/q",)
+            assert node.settings_parts.routing.table.queues_of_exchange("e", "a.b", {}) == ("/queue/q",)
 
         await ask(mesh, "b", "delete/policy/queue/q")
         await ask(mesh, "b", "put/exchange/e", {"type": "topic", "internal": True})
@@ -64,7 +64,7 @@ async def test_they_are_definitions_of_all_nodes_and_nothing_else(autojump_clock
         await mesh.start("a")
 
         assert limits_of(mesh.nodes["a"], "/queue/q") == [20]
-        assert mesh.nodes["a"].routing.table.exchanges["e"].internal
+        assert mesh.nodes["a"].settings_parts.routing.table.exchanges["e"].internal
 
 
 async def test_they_count_while_a_node_starts_that_has_no_definitions_yet(
@@ -74,10 +74,10 @@ async def test_they_count_while_a_node_starts_that_has_no_definitions_yet(
     mesh.files["a"] = node_file(POLICY + ROUTES + USERS)
     node = mesh._make("a", mesh.peers)
 
-    assert not node.definitions.table.by_key
+    assert not node.settings_parts.definitions.table.by_key
     assert limits_of(node, "/queue/q") == [5]
     assert [user.name for user in node.settings_parts.users.users] == ["ann"]
-    assert node.routing.table.queues_of_exchange("e", "a.b", {}) == ("/queue/q",)
+    assert node.settings_parts.routing.table.queues_of_exchange("e", "a.b", {}) == ("/queue/q",)
     node.store.close()
 
 
@@ -96,7 +96,7 @@ async def test_what_operators_had_changed_in_an_earlier_version_counts(
         for _ in range(2):
             await mesh.start("a")
             assert limits_of(mesh.nodes["a"], "/queue/q", "/queue/deleted") == [7, 20]
-            assert "e" in mesh.nodes["a"].routing.table.exchanges, "of which operators had changed none"
+            assert "e" in mesh.nodes["a"].settings_parts.routing.table.exchanges, "of which operators had changed none"
             await mesh.kill("a")
         text = "policy /queue/deleted of the node file is not applied: the mesh has its own"
         assert caplog.text.count(text) == 1
@@ -112,7 +112,7 @@ async def test_nodes_of_earlier_versions_read_their_own_files_until_an_operator_
     mesh = MeshRig("a")
     mesh.files["a"] = node_file(POLICY + ROUTES)
     async with mesh.run():
-        table = mesh.nodes["a"].definitions.table
+        table = mesh.nodes["a"].settings_parts.definitions.table
         marked = [kind for kind in ("policy", "queue", "exchange", "binding") if Key("seeded", kind) in table.by_key]
         assert not marked
 
@@ -172,8 +172,8 @@ async def test_an_entry_that_will_not_be_applied_counts_no_more(autojump_clock: 
     node = mesh._make("a", mesh.peers)
 
     # As when a peer has applied it, and it was deleted since.
-    node.definitions.expect({})
-    node.definitions.publish()
+    node.settings_parts.definitions.expect({})
+    node.settings_parts.definitions.publish()
 
     assert node.settings_parts.users.users == ()
     node.store.close()

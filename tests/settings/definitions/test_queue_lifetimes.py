@@ -29,7 +29,7 @@ async def leave(client: Client) -> None:
 
 
 def declared_on(mesh: MeshRig) -> str:
-    return "".join(name for name, node in mesh.nodes.items() if Q in node.declared_queues.texts)
+    return "".join(name for name, node in mesh.nodes.items() if Q in node.settings_parts.declared_queues.texts)
 
 
 async def until_deleted(mesh: MeshRig) -> None:
@@ -58,7 +58,7 @@ async def test_a_node_that_knows_no_consumer_asks_the_others(autojump_clock: Moc
         await declare(mesh, "a", auto_delete="true")
         await until_alike(mesh)
         await consume(mesh, "b")
-        lifetimes = mesh.nodes["a"].queue_lifetimes
+        lifetimes = mesh.nodes["a"].settings_parts.queue_lifetimes
         await eventually(lambda: lifetimes.states[Q].is_consumed)
         lifetimes.states[Q].is_consumed = False
         lifetimes.watch(Q, lifetimes.states[Q], 0.0)
@@ -96,7 +96,7 @@ async def test_it_stays_when_it_is_declared_again_before_its_deletion_is_done(au
         await declare(mesh, "a", auto_delete="true")
         await until_alike(mesh)
         consumer = await consume(mesh, "a")
-        await eventually(lambda: mesh.nodes["b"].queue_lifetimes.states[Q].is_consumed)
+        await eventually(lambda: mesh.nodes["b"].settings_parts.queue_lifetimes.states[Q].is_consumed)
 
         again = f"SEND\ndestination:/control/declare{Q}\nreply-to:/temp-queue/r\nauto-delete:true\nreceipt:again\n\n"
         await consumer.send("UNSUBSCRIBE\nid:0\n\n", again)
@@ -194,7 +194,7 @@ async def test_a_node_that_stops_deletes_nothing(autojump_clock: MockClock) -> N
         await client.send(subscribe(Q))
         assert await client.receipt() == "sub-0"
     async with rig.run():
-        assert Q in rig.alive.declared_queues.texts
+        assert Q in rig.alive.settings_parts.declared_queues.texts
 
 
 @pytest.mark.parametrize("jump_us", [0, DAY_US, -DAY_US])

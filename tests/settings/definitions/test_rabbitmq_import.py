@@ -105,8 +105,8 @@ async def test_a_second_virtual_host_is_imported_with_its_queue(autojump_clock: 
         await imported(client)
 
         assert set(rig.alive.settings_parts.vhosts.declared) == {"second"}
-        assert "/queue/second~elsewhere" in rig.alive.declared_queues.texts
-        assert "second~amq.topic" in rig.alive.routing.table.exchanges
+        assert "/queue/second~elsewhere" in rig.alive.settings_parts.declared_queues.texts
+        assert "second~amq.topic" in rig.alive.settings_parts.routing.table.exchanges
 
 
 async def test_an_imported_user_may_do_what_it_might_there_once_it_has_a_password(autojump_clock: MockClock) -> None:
@@ -145,7 +145,9 @@ async def test_one_definition_that_does_not_fit_and_nothing_is_imported(autojump
 
         assert answer["code"] == "bad-definition" and "topic: type is fanout" in answer["message"]
         client = await rig.connect(login="root", passcode=PASSWORD)
-        found = {kind: sorted(rig.alive.definitions.values(kind)) for kind in ("queue", "user", "binding")}
+        found = {
+            kind: sorted(rig.alive.settings_parts.definitions.values(kind)) for kind in ("queue", "user", "binding")
+        }
         assert found == {"queue": [], "user": ["root"], "binding": []}
 
 
@@ -190,7 +192,7 @@ async def test_a_file_may_be_about_what_the_mesh_has_already(autojump_clock: Moc
         answer = await request(client, "definitions/import", {"bindings": [said]})
 
         assert (answer["changed"], answer["left_out"]) == (1, [])
-        assert "/queue/shop~inbox" in rig.alive.declared_queues.texts
+        assert "/queue/shop~inbox" in rig.alive.settings_parts.declared_queues.texts
 
 
 async def test_a_node_takes_everything_that_is_left_of_a_random_file(autojump_clock: MockClock) -> None:

@@ -42,7 +42,7 @@ def policies(*named: str, schema: str = "orders", **more: Any) -> DestinationSet
 async def node_with(*patterns: str, **settings: Any) -> AsyncIterator[Rig]:
     """A node with the schema `orders`, which policies of its file name."""
     async with web_rig(destinations=policies(*patterns, **settings)).run() as rig:
-        await rig.alive.definitions.change({SCHEMA: ORDER})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: ORDER})
         yield rig
 
 
@@ -62,7 +62,7 @@ async def publish(rig: Rig, destination: str, body: bytes, **headers: str) -> st
 
 async def change(rig: Rig, key: Key, value: dict[str, Any] | None) -> str:
     try:
-        await rig.alive.definitions.change({key: value})
+        await rig.alive.settings_parts.definitions.change({key: value})
     except Refused as refused:
         return str(refused)
     return ""
@@ -117,7 +117,7 @@ async def test_many_checked_bodies_of_one_read_are_all_accepted(autojump_clock: 
     items = {"type": "array", "items": "long"}
     body = body_of([1] * 40_000, items)
     async with node_with(Q) as rig:
-        await rig.alive.definitions.change({SCHEMA: items})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: items})
         client = await rig.connect()
 
         await client.send(*[raw(Q, body, receipt=str(at)) for at in range(10)])
@@ -171,7 +171,7 @@ async def test_the_check_is_at_the_source_and_not_for_copies(autojump_clock: Moc
     fanout = DestinationPolicy(pattern="/fanout/f", children=(Q,))
     settings = DestinationSettings(policies=(fanout, *policies(Q, "/fanout/g").policies))
     async with Rig(destinations=settings).run() as rig:
-        await rig.alive.definitions.change({SCHEMA: ORDER})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: ORDER})
         client = await rig.connect()
         await ask(client, f"bind{Q}", source="/topic/t")
         await ask(client, "bind/queue/copies", source="/fanout/g")
@@ -202,7 +202,7 @@ async def test_dead_letters_are_not_checked(autojump_clock: MockClock) -> None:
         policies=(DestinationPolicy(pattern="/queue/p", delivery_limit=1, dead_letter=Q), *policies(Q).policies)
     )
     async with Rig(destinations=settings).run() as rig:
-        await rig.alive.definitions.change({SCHEMA: ORDER})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: ORDER})
         assert await publish(rig, "/queue/p", b"text") == "RECEIPT"
         client = await rig.connect()
         await client.send(subscribe("/queue/p", ack="client-individual"))
@@ -218,7 +218,7 @@ async def test_a_message_that_is_appended_already_is_confirmed_after_its_schema_
 ) -> None:
     async with node_with(Q) as rig:
         assert await publish(rig, Q, GOOD, dedup_id="1") == "RECEIPT"
-        await rig.alive.definitions.change({SCHEMA: OTHER})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: OTHER})
 
         assert await publish(rig, Q, GOOD, dedup_id="1") == "RECEIPT"
         assert "bad-body" in await publish(rig, Q, GOOD, dedup_id="2")
@@ -232,7 +232,7 @@ async def test_a_changed_schema_counts_for_the_next_message(autojump_clock: Mock
         await client.send(raw(Q, GOOD, receipt="r"))
         await client.receipt()
 
-        await rig.alive.definitions.change({SCHEMA: OTHER})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: OTHER})
 
         await client.send(raw(Q, GOOD, receipt="r"))
         assert (await client.any()).head.headers["error-code"] == "bad-body"
@@ -243,15 +243,15 @@ async def test_a_changed_schema_counts_for_the_next_message(autojump_clock: Mock
 
 async def test_without_policies_that_name_a_schema_nothing_is_looked_up(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
-        rules = rig.alive.rules
-        await rig.alive.definitions.change({SCHEMA: ORDER})
+        rules = rig.alive.settings_parts.rules
+        await rig.alive.settings_parts.definitions.change({SCHEMA: ORDER})
         assert rules.body_check is None
 
-        await rig.alive.definitions.change({POLICY: {"schema": "orders"}})
+        await rig.alive.settings_parts.definitions.change({POLICY: {"schema": "orders"}})
         assert rules.body_check is not None
         assert "bad-body" in await publish(rig, Q, b"text")
 
-        await rig.alive.definitions.change({POLICY: None})
+        await rig.alive.settings_parts.definitions.change({POLICY: None})
         assert rules.body_check is None
         assert await publish(rig, Q, b"text") == "RECEIPT"
 
@@ -260,7 +260,7 @@ async def test_a_declared_queue_may_name_a_schema_from_then_on(autojump_clock: M
     async with Rig().run() as rig:
         client = await rig.connect(on_error="keep-open")
         assert "there is no such schema" in await change(rig, Key("queue", Q), {"schema": "orders"})
-        await rig.alive.definitions.change({SCHEMA: ORDER})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: ORDER})
         for _ in range(3):
             # So often that its header block is remembered.
             await client.send(raw(Q, b"text", receipt="r"))
@@ -272,16 +272,16 @@ async def test_a_declared_queue_may_name_a_schema_from_then_on(autojump_clock: M
         assert (await client.any()).head.headers["error-code"] == "bad-body"
         assert "schema-in-use: schema orders is named by queue /queue/q" in await change(rig, SCHEMA, None)
         assert await change(rig, Key("queue", Q), None) == ""
-        assert rig.alive.rules.body_check is None
+        assert rig.alive.settings_parts.rules.body_check is None
         assert await change(rig, SCHEMA, None) == ""
     async with rig.run():
-        assert rig.alive.rules.body_check is None
+        assert rig.alive.settings_parts.rules.body_check is None
 
 
 async def test_a_restart_keeps_schemas_and_what_declarations_say_of_them(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.run():
-        await rig.alive.definitions.change({SCHEMA: ORDER, Key("queue", Q): {"schema": "orders"}})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: ORDER, Key("queue", Q): {"schema": "orders"}})
     async with rig.run():
         assert "bad-body" in await publish(rig, Q, b"text")
         assert await publish(rig, Q, GOOD) == "RECEIPT"
@@ -290,7 +290,7 @@ async def test_a_restart_keeps_schemas_and_what_declarations_say_of_them(autojum
 
 async def test_a_policy_names_a_schema_that_is_defined_before_or_with_it(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
-        live = rig.alive.definitions
+        live = rig.alive.settings_parts.definitions
         assert await change(rig, POLICY, {"schema": "orders"}) == (
             'bad-definition: policy /queue/q: schema = "orders": there is no such schema: define it first, or with it'
         )
@@ -316,7 +316,7 @@ async def test_a_file_may_name_a_schema_that_the_mesh_defines_later(autojump_clo
         assert (refused.status, refused.code) == (503, "schema-missing")
         assert "schema-missing" in conditions(rig.alive)
 
-        await rig.alive.definitions.change({SCHEMA: ORDER})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: ORDER})
 
         assert await publish(rig, destination, GOOD) == "RECEIPT"
         assert "schema-missing" not in conditions(rig.alive)
@@ -325,7 +325,7 @@ async def test_a_file_may_name_a_schema_that_the_mesh_defines_later(autojump_clo
 async def test_a_reload_takes_up_the_schemas_that_the_file_names(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         node = rig.alive
-        await node.definitions.change({SCHEMA: ORDER})
+        await node.settings_parts.definitions.change({SCHEMA: ORDER})
         before = node.settings
         read = changed(before, destinations=policies(Q))
         assert await Reloader(node, before, None, lambda: (read, None)).reload()
@@ -357,7 +357,7 @@ async def test_a_bad_schema_names_what_is_wrong(
 
 async def test_the_number_of_schemas_is_bounded(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
-        await rig.alive.definitions.change({Key("schema", f"s{at}"): OTHER for at in range(SCHEMAS_MAX)})
+        await rig.alive.settings_parts.definitions.change({Key("schema", f"s{at}"): OTHER for at in range(SCHEMAS_MAX)})
 
         assert await change(rig, SCHEMA, ORDER) == f"too-many-definitions: There are {SCHEMAS_MAX} schemas at most."
         assert await change(rig, Key("schema", "s1"), ORDER) == ""
@@ -368,9 +368,9 @@ async def test_the_number_of_schemas_is_bounded(autojump_clock: MockClock) -> No
 async def test_a_schema_of_a_later_version_is_missing_and_keeps_its_name(autojump_clock: MockClock) -> None:
     rig = Rig(destinations=policies(Q))
     async with rig.run():
-        await rig.alive.definitions.change({SCHEMA: ORDER})
+        await rig.alive.settings_parts.definitions.change({SCHEMA: ORDER})
         write(rig.alive, "schema", "orders", '{"type":"later"}', 2**60)
-        await rig.alive.flushed()
+        await rig.alive.engine.path.flushed()
     async with rig.run():
         assert "schema-missing" in await publish(rig, Q, GOOD)
         assert "schema-missing" in conditions(rig.alive)

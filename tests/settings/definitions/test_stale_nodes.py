@@ -27,7 +27,7 @@ SLOW_BYTES = 50_000
 
 
 def value(node: Node, key: Key) -> Mapping[str, Any] | None:
-    found = node.definitions.table.get(key)
+    found = node.settings_parts.definitions.table.get(key)
     return None if found is None else found.value
 
 
@@ -55,7 +55,7 @@ async def test_a_change_that_a_stale_node_takes_for_the_present_state_wins_over_
     autojump_clock: MockClock, key: Key, first: dict[str, Any], other: dict[str, Any] | None, is_noticed: bool
 ) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
-        a, c = mesh.nodes["a"].definitions, mesh.nodes["c"].definitions
+        a, c = mesh.nodes["a"].settings_parts.definitions, mesh.nodes["c"].settings_parts.definitions
         await a.change({key: first})
         await until_alike(mesh)
         first_there = value(mesh.nodes["a"], key)
@@ -86,20 +86,20 @@ async def test_a_resume_at_a_node_that_has_not_heard_of_the_pause_wins_over_it(a
         await until_alike(mesh)
 
         assert (facts["delivery"], facts["acceptance"], facts["changed"]) == (False, False, 0)
-        assert [node.paused_queues.parts(Q) for node in mesh.nodes.values()] == ["", "", ""]
+        assert [node.settings_parts.paused_queues.parts(Q) for node in mesh.nodes.values()] == ["", "", ""]
 
 
 async def test_what_all_members_know_of_is_not_written_again(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as mesh:
         for key, first, _ in BOTH:
-            await mesh.nodes["a"].definitions.change({key: first})
+            await mesh.nodes["a"].settings_parts.definitions.change({key: first})
         await until_alike(mesh)
-        before = mesh.nodes["c"].durable_vector()
+        before = mesh.nodes["c"].engine.path.durable_vector()
 
         for key, first, _ in BOTH:
-            assert (await mesh.nodes["c"].definitions.change({key: first})).changed == 0
+            assert (await mesh.nodes["c"].settings_parts.definitions.change({key: first})).changed == 0
 
-        assert mesh.nodes["c"].durable_vector() == before
+        assert mesh.nodes["c"].engine.path.durable_vector() == before
 
 
 async def fall_behind(mesh: MeshRig, name: str, *, is_noticed: bool) -> None:
@@ -122,7 +122,7 @@ async def fall_behind(mesh: MeshRig, name: str, *, is_noticed: bool) -> None:
 
 
 def is_behind(mesh: MeshRig, name: str) -> bool:
-    return not covers(mesh.nodes[name].received_vector(), mesh.nodes["a"].durable_vector())
+    return not covers(mesh.nodes[name].engine.path.received_vector(), mesh.nodes["a"].engine.path.durable_vector())
 
 
 @pytest.mark.parametrize("is_noticed", [True, False], ids=["new-link", "old-link"])
@@ -134,7 +134,7 @@ async def test_a_change_does_not_wait_behind_the_messages_of_the_journal(
         await fall_behind(mesh, "c", is_noticed=is_noticed)
 
         denial = Key("permission", "user:ann deny send /queue/q")
-        await a.definitions.change({denial: {"user": "ann", "deny": ["send"], "destinations": [Q]}})
+        await a.settings_parts.definitions.change({denial: {"user": "ann", "deny": ["send"], "destinations": [Q]}})
         began = trio.current_time()
         await eventually(lambda: value(c, denial) is not None)
 
@@ -149,14 +149,14 @@ async def test_a_change_that_only_a_linked_peer_knows_of_is_asked_for_before_the
     (policy, first, other), (queue, same, _) = BOTH[1], BOTH[5]
     async with MeshRig("a", "b", "c").run() as mesh:
         a, c = mesh.nodes["a"], mesh.nodes["c"]
-        await a.definitions.change({policy: first, queue: same})
+        await a.settings_parts.definitions.change({policy: first, queue: same})
         await until_alike(mesh)
         there = value(a, policy)
         await fall_behind(mesh, "c", is_noticed=True)
-        await a.definitions.change({policy: other})
+        await a.settings_parts.definitions.change({policy: other})
         assert is_behind(mesh, "c") and value(c, policy) == there != value(a, policy)
 
-        await c.definitions.change({policy: first, queue: same})
+        await c.settings_parts.definitions.change({policy: first, queue: same})
 
         assert value(c, policy) == there
         await eventually(lambda: value(a, policy) == there)
@@ -187,14 +187,14 @@ async def test_an_answer_that_does_not_say_that_nothing_is_later_is_followed_by_
 
     answer_of = PeerRpc._answer
     async with MeshRig("a", "b", "c").run() as mesh:
-        await mesh.nodes["a"].definitions.change({Key("queue", Q): {}})
+        await mesh.nodes["a"].settings_parts.definitions.change({Key("queue", Q): {}})
         await until_alike(mesh)
         monkeypatch.setattr(DefinitionSync, "_pull", pulled)
-        assert await mesh.nodes["c"].definition_sync.knows_latest([Key("queue", Q)])
+        assert await mesh.nodes["c"].settings_parts.sync.knows_latest([Key("queue", Q)])
         assert asked == []
 
         monkeypatch.setattr(PeerRpc, "_answer", old)
-        assert await mesh.nodes["c"].definition_sync.knows_latest([Key("queue", Q)]) is is_known
+        assert await mesh.nodes["c"].settings_parts.sync.knows_latest([Key("queue", Q)]) is is_known
 
         assert sorted(asked) == (["a", "b"] if is_known else [])
 

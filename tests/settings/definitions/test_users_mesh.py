@@ -210,13 +210,17 @@ async def test_a_closed_mesh_without_users_serves_the_unix_socket_and_what_anony
     async with MeshRig("a").run() as mesh:
         node = mesh.nodes["a"]
         root = Key("user", "root")
-        await node.definitions.change({root: {"groups": ["administrator"], "password_hash": HASH}})
-        await node.definitions.change({root: None})
-        await node.definitions.change({Key("permission", "user:anonymous allow send /queue/*"): permission})
+        await node.settings_parts.definitions.change({root: {"groups": ["administrator"], "password_hash": HASH}})
+        await node.settings_parts.definitions.change({root: None})
+        await node.settings_parts.definitions.change(
+            {Key("permission", "user:anonymous allow send /queue/*"): permission}
+        )
 
-        assert node.rights_of(LOCAL.principal).allows(Action.ADMINISTER, "/control/definitions")
-        assert node.rights_of(None).allows(Action.SEND, "/queue/q")
-        assert not node.rights_of(None).allows(Action.ADMINISTER, "/queue/q")
+        assert node.session_parts.login_path.access.rights_of(LOCAL.principal).allows(
+            Action.ADMINISTER, "/control/definitions"
+        )
+        assert node.session_parts.login_path.access.rights_of(None).allows(Action.SEND, "/queue/q")
+        assert not node.session_parts.login_path.access.rights_of(None).allows(Action.ADMINISTER, "/queue/q")
 
 
 @pytest.mark.parametrize(
@@ -260,12 +264,12 @@ async def test_a_bad_user_or_permission_names_the_key_and_what_is_allowed(
 ) -> None:
     async with mesh_of("a", "b").run() as mesh:
         await until_alike(mesh)
-        before = mesh.nodes["a"].definitions.table.digest
+        before = mesh.nodes["a"].settings_parts.definitions.table.digest
 
         answer = await ask(mesh, "a", request_, value)
 
         assert words in answer["message"]
-        assert mesh.nodes["a"].definitions.table.digest == before
+        assert mesh.nodes["a"].settings_parts.definitions.table.digest == before
         assert "secret" not in answer["message"]
 
 
@@ -316,7 +320,7 @@ async def test_the_first_user_must_be_able_to_change_users(
         open_client = await mesh.connect("a")
         refused = await ask_open(open_client, *request({"ann": value}))
         assert (refused.get("error-code"), users_of(mesh.nodes["a"])) == ("no-administrator", [])
-        assert not mesh.nodes["a"].definitions.table.by_key
+        assert not mesh.nodes["a"].settings_parts.definitions.table.by_key
 
         again = await mesh.connect("b")
         added = await ask_open(again, *request({"root": {"password_hash": HASH, "groups": ["administrator"]}}))
@@ -385,14 +389,16 @@ async def test_the_later_one_stays_also_if_a_permission_makes_it_an_administrato
         for name, node in mesh.nodes.items():
             assert ("root" in users_of(node)) == (left == "root")
             await log_in(mesh, name, left)
-            ann = node.rights_of(Principal("ann"))
+            ann = node.session_parts.login_path.access.rights_of(Principal("ann"))
             assert ann.allows(Action.ADMINISTER, "/control/definitions") == (left == "ann")
             # Only what makes it an administrator is written again.
             assert not ann.allows(Action.SEND, "/queue/q")
-            assert not node.rights_of(Principal("bob")).allows(Action.ADMINISTER, "/control/definitions")
-        versions = [one.version for one in mesh.nodes["a"].definitions.table.by_key.values()]
+            assert not node.session_parts.login_path.access.rights_of(Principal("bob")).allows(
+                Action.ADMINISTER, "/control/definitions"
+            )
+        versions = [one.version for one in mesh.nodes["a"].settings_parts.definitions.table.by_key.values()]
         await trio.sleep(60)
-        assert [one.version for one in mesh.nodes["a"].definitions.table.by_key.values()] == versions
+        assert [one.version for one in mesh.nodes["a"].settings_parts.definitions.table.by_key.values()] == versions
 
 
 async def test_an_administrator_that_a_request_changes_and_keeps_is_as_the_request_says(
@@ -416,7 +422,7 @@ async def test_an_administrator_that_a_request_changes_and_keeps_is_as_the_reque
 async def test_a_change_that_leaves_all_administrators_writes_none_of_them_again(autojump_clock: MockClock) -> None:
     async with mesh_of("a").run() as mesh:
         await add(mesh, "a", "ann", "administrator")
-        table = mesh.nodes["a"].definitions.table
+        table = mesh.nodes["a"].settings_parts.definitions.table
         before = {name: table.by_key[Key("user", name)].version for name in ("root", "ann")}
 
         await add(mesh, "a", "carl", "client")

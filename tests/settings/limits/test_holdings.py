@@ -63,7 +63,7 @@ async def test_a_deleted_queue_makes_room_for_another_one(autojump_clock: MockCl
         for name in ("1", "2"):
             await request(ann, f"declare/queue/{name}")
 
-        await rig.alive.definitions.change({Key("queue", "/queue/1"): None})
+        await rig.alive.settings_parts.definitions.change({Key("queue", "/queue/1"): None})
 
         assert (await request(ann, "declare/queue/3"))["changed"] == "1"
 
@@ -133,7 +133,7 @@ async def test_the_user_that_declared_a_queue_first_keeps_it_and_an_administrato
         answer = await request(bob, "declare/queue/q", {"max_messages": 5})
         assert (answer["changed"], json.loads(answer["value"])["declared_by"]) == ("0", "ann")
         rows = (PermissionSettings(user="bob", allow=("administer",), destinations=("/queue/q",)),)
-        rig.alive.login_path.access.change(USERS, [row.permission for row in rows])
+        rig.alive.session_parts.login_path.access.change(USERS, [row.permission for row in rows])
         answer = await request(bob, "declare/queue/q", {"max_messages": 6}, replace="true")
         assert json.loads(answer["value"]) == {"max_messages": 6, "declared_by": "ann"}
 
@@ -229,7 +229,7 @@ async def test_a_limit_counts_and_ends_while_the_node_runs(autojump_clock: MockC
         await request(ann, "declare/queue/q")
         assert await said(ann, send("/queue/q", "x" * 5000, "r")) == "done"
         assert rig.alive.broker.queues.by_name["/queue/q"].rules.check_owner is None  # a run costs nothing
-        change = rig.alive.definitions.change
+        change = rig.alive.settings_parts.definitions.change
 
         await change({Key("limit", "user:ann"): {"held_bytes_max": 1000}})
         await eventually(lambda: rig.alive.broker.queues.by_name["/queue/q"].rules.check_owner is not None)

@@ -151,7 +151,7 @@ async def test_a_new_limit_counts_at_once_and_a_deleted_one_ends_the_wait(autoju
     async with rig_of().run() as rig:
         ann = await log_in(rig)
         assert await seconds_for(ann, 100) < 0.5
-        change = rig.alive.definitions.change
+        change = rig.alive.settings_parts.definitions.change
 
         await change({Key("limit", "user:ann"): {"bytes_per_second_max": 1024}})
         await seconds_for(ann, 1)
@@ -170,7 +170,7 @@ async def test_a_limit_of_bytes_does_not_count_what_came_before_it(autojump_cloc
         ann = await log_in(rig)
         await seconds_for(ann, 500, "x" * 1000)
 
-        await rig.alive.definitions.change({Key("limit", "user:ann"): {"bytes_per_second_max": 10_000}})
+        await rig.alive.settings_parts.definitions.change({Key("limit", "user:ann"): {"bytes_per_second_max": 10_000}})
 
         assert await seconds_for(ann, 1) < 0.5
 
@@ -195,7 +195,7 @@ async def test_a_client_that_waits_is_kicked_at_once(autojump_clock: MockClock) 
         await trio.sleep(1)
 
         began = trio.current_time()
-        await rig.alive.definitions.change({Key("user", "ann"): None})
+        await rig.alive.settings_parts.definitions.change({Key("user", "ann"): None})
         assert (await ann.until_closed())[-1].head.headers["error-code"] == "user-removed"
         await eventually(lambda: not rig.alive.sessions)
 

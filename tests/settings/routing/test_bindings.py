@@ -52,9 +52,9 @@ async def consumed(client: Client, count: int, queue: str = Q) -> list[bytes]:
 
 def state(node: Node) -> tuple[object, ...]:
     """All that a change of definitions changes."""
-    routing = node.routing
+    routing = node.settings_parts.routing
     return (
-        node.definitions.table.digest,
+        node.settings_parts.definitions.table.digest,
         dict(routing.table.exchanges),
         [one.name for one in routing.bindings()],
         node.broker.next_sequence,
@@ -144,7 +144,7 @@ async def test_a_policy_gives_exchanges_an_alternate_that_name_none_themselves(a
 
         await request(client, "definitions/delete/policy/exchange/o*")
         await publish(client, "/exchange/orders/k", "after")
-        assert rig.alive.routing.table.queues_of_exchange("orders", "k", {}) == ()
+        assert rig.alive.settings_parts.routing.table.queues_of_exchange("orders", "k", {}) == ()
 
 
 async def test_a_deleted_exchange_takes_its_bindings_with_it(autojump_clock: MockClock) -> None:
@@ -336,7 +336,7 @@ async def test_an_import_is_bounded_in_patterns_as_single_bindings_are(autojump_
         refused = await request(client, "definitions/import", {"qmq_definitions": 1, "definitions": kinds})
 
         assert refused["code"] == "too-many-patterns"
-        assert "e" not in rig.alive.rules.routing.exchanges
+        assert "e" not in rig.alive.settings_parts.rules.routing.exchanges
 
 
 async def test_bindings_between_exchanges_are_exported_imported_and_kept(autojump_clock: MockClock) -> None:
@@ -488,7 +488,7 @@ async def test_copies_that_were_confirmed_survive_the_death_of_their_node(autoju
         assert await consumed(c, 1, "/queue/one") == [b"kept"]
         c = await mesh.connect("c")
         assert await consumed(c, 1, "/queue/two") == [b"kept"]
-        assert [one.queue for one in mesh.nodes["a"].routing.bindings()] == ["/queue/one", "/queue/two"]
+        assert [one.queue for one in mesh.nodes["a"].settings_parts.routing.bindings()] == ["/queue/one", "/queue/two"]
 
 
 async def test_a_binding_whose_exchange_the_other_side_deletes_has_no_effect(autojump_clock: MockClock) -> None:
@@ -561,7 +561,7 @@ async def while_it_waits(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, asked: str, changes: Mapping[Key, Any], **headers: str
 ) -> dict[str, Any]:
     """The response to a request whose change waits for its turn while others make `changes`."""
-    client, definitions = await rig.connect(), rig.alive.definitions
+    client, definitions = await rig.connect(), rig.alive.settings_parts.definitions
     change = definitions.change
 
     async def late(*args: Any, **more: Any) -> object:
@@ -586,8 +586,8 @@ async def test_an_exchange_is_deleted_with_the_bindings_that_it_has_then(
 
         found = await while_it_waits(rig, monkeypatch, "delete/exchange/e", changes)
 
-        assert found["bindings"] == 1 and rig.alive.routing.bindings() == []
-        assert "e" not in rig.alive.routing.table.exchanges
+        assert found["bindings"] == 1 and rig.alive.settings_parts.routing.bindings() == []
+        assert "e" not in rig.alive.settings_parts.routing.table.exchanges
 
 
 async def test_of_two_declarations_that_differ_the_second_is_refused(
@@ -600,7 +600,7 @@ async def test_of_two_declarations_that_differ_the_second_is_refused(
         found = await while_it_waits(rig, monkeypatch, "declare/exchange/e", changes, type="topic", internal="true")
 
         assert found["code"] == "exchange-differs"
-        assert not rig.alive.routing.table.exchanges["e"].internal
+        assert not rig.alive.settings_parts.routing.table.exchanges["e"].internal
 
 
 async def test_no_binding_to_a_queue_that_is_deleted_stays_behind(
@@ -613,9 +613,9 @@ async def test_no_binding_to_a_queue_that_is_deleted_stays_behind(
         binding = read_binding({"source": "/topic/t", "queue": Q})
 
         found = await while_it_waits(rig, monkeypatch, f"bind{Q}", {Key("queue", Q): None}, source="/topic/t")
-        assert found["code"] == "unknown-destination" and rig.alive.routing.bindings() == []
+        assert found["code"] == "unknown-destination" and rig.alive.settings_parts.routing.bindings() == []
 
         await request(client, f"declare{Q}")
         changes = {Key("binding", binding.name): binding.value}
         found = await while_it_waits(rig, monkeypatch, f"delete{Q}", changes)
-        assert found["bindings"] == 1 and rig.alive.routing.bindings() == []
+        assert found["bindings"] == 1 and rig.alive.settings_parts.routing.bindings() == []

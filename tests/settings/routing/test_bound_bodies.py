@@ -32,7 +32,7 @@ async def test_a_message_bound_to_ten_queues_has_its_body_once_in_each_journal(
         assert await publish(client, source, BODY) == "RECEIPT"
         a, b = mesh.nodes["a"], mesh.nodes["b"]
         last = a.broker.next_sequence - 1
-        await eventually(lambda: b.durable_vector().get(a.origin) == last)
+        await eventually(lambda: b.engine.path.durable_vector().get(a.origin) == last)
         assert [journal_of(node).count(BODY.encode()) for node in (a, b)] == [1, 1]
 
         await mesh.kill("a")

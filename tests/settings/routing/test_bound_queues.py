@@ -61,7 +61,7 @@ async def test_a_durable_subscription_of_a_pattern_survives_a_restart_and_contin
         client = await mesh.connect("a")
         assert await follow(client, "/topic/prices.*", durable="true") == "RECEIPT"
         client.pipe.close()
-        await eventually(lambda: all(mesh.nodes[name].routing.bindings() for name in "abc"))
+        await eventually(lambda: all(mesh.nodes[name].settings_parts.routing.bindings() for name in "abc"))
         await mesh.kill("c")
         await mesh.start("c")
 
@@ -150,11 +150,11 @@ async def test_an_auto_delete_subscription_goes_with_its_last_client(autojump_cl
         node = rig.node
         client = await rig.connect()
         await follow(client, durable="true", auto_delete="true")
-        assert len(node.routing.bindings()) == 1
+        assert len(node.settings_parts.routing.bindings()) == 1
 
         client.pipe.close()
 
-        await eventually(lambda: not node.routing.bindings())
+        await eventually(lambda: not node.settings_parts.routing.bindings())
 
 
 async def test_a_subscription_of_an_exchange_gets_what_its_key_matches_and_ends_with_its_connection(
@@ -173,7 +173,7 @@ async def test_a_subscription_of_an_exchange_gets_what_its_key_matches_and_ends_
         assert await client.messages(2) == [b"both", b"both"]
         await nothing_more(client)
         client.pipe.close()
-        await eventually(lambda: not node.routing.bindings())
+        await eventually(lambda: not node.settings_parts.routing.bindings())
 
 
 @pytest.mark.parametrize(
@@ -256,11 +256,11 @@ async def test_what_cannot_be_bound_is_refused_and_nothing_is_declared(
     async with rig.run():
         node = rig.node
         client = await rig.connect(on_error="keep-open")
-        before = node.definitions.table.digest
+        before = node.settings_parts.definitions.table.digest
 
         assert await follow(client, destination, **headers) == code
 
-        assert node.definitions.table.digest == before
+        assert node.settings_parts.definitions.table.digest == before
 
 
 async def test_it_needs_the_rights_to_read_the_topic_and_to_declare_fill_and_consume_the_queue(
@@ -293,7 +293,7 @@ async def test_it_needs_the_rights_to_read_the_topic_and_to_declare_fill_and_con
         ):
             client = await rig.connect(login=name, passcode="secret")
             assert await follow(client, durable="true") == answer, name
-        assert len(node.routing.bindings()) == 1
+        assert len(node.settings_parts.routing.bindings()) == 1
         # Into a queue that is exclusive to the connection nothing is sent to another client.
         client = await rig.connect(login="consumer", passcode="secret")
         assert await follow(client, "/exchange/amq.topic/k") == "RECEIPT"
@@ -320,7 +320,7 @@ async def test_the_end_of_a_later_subscription_with_its_id_deletes_nothing_of_th
         await follow(client, durable="true")
         (session,) = rig.alive.sessions.values()
         # As when its user may not subscribe any more.
-        rig.alive.login_path.access._end(session, "audit", Refused("not-allowed", "From now on."))
+        rig.alive.session_parts.login_path.access._end(session, "audit", Refused("not-allowed", "From now on."))
         assert (await client.any()).head.headers["error-code"] == "not-allowed"
         await follow(client, "/queue/other")
 
@@ -344,11 +344,11 @@ async def test_to_delete_a_queue_by_its_binding_needs_the_rights_to_consume_and_
         owner = await rig.connect(login="all", passcode="secret")
         await follow(owner, durable="true", x_queue_name="archive")
         for name, answer in (("maker", "ERROR"), ("reader", "ERROR"), ("all", "RECEIPT")):
-            assert len(rig.alive.routing.bindings()) == 1
+            assert len(rig.alive.settings_parts.routing.bindings()) == 1
             client = await rig.connect(login=name, passcode="secret")
             await client.send(unsubscribe("x", durable="true", destination=T, x_queue_name="archive"))
             assert (await client.any()).head.command == answer, name
-        assert rig.alive.routing.bindings() == []
+        assert rig.alive.settings_parts.routing.bindings() == []
 
 
 async def test_a_queue_that_is_exclusive_to_another_connection_is_neither_bound_nor_deleted(
@@ -375,7 +375,7 @@ async def test_the_queue_is_as_another_client_leaves_it_while_the_declaration_wa
 ) -> None:
     rig = Rig()
     async with rig.run():
-        client, definitions = await rig.connect(), rig.alive.definitions
+        client, definitions = await rig.connect(), rig.alive.settings_parts.definitions
         if meanwhile is None:
             await request(client, "declare/queue/mine")
         change = definitions.change
@@ -389,7 +389,7 @@ async def test_the_queue_is_as_another_client_leaves_it_while_the_declaration_wa
 
         assert await follow(client, durable="true", x_queue_name="mine") == "RECEIPT"
 
-        assert rig.alive.declared_queues.value_of("/queue/mine") == (meanwhile or {})
+        assert rig.alive.settings_parts.declared_queues.value_of("/queue/mine") == (meanwhile or {})
         assert await queues(client) == ["/queue/mine"]
 
 
@@ -401,11 +401,15 @@ async def test_a_queue_of_its_own_ends_with_its_connection_if_the_subscription_i
         client = await rig.connect(on_error="keep-open")
         assert await follow(client, "/queue/first", "first") == "RECEIPT"
         assert await follow(client, "/exchange/amq.topic/k") == "too-many-subscriptions"
-        assert rig.alive.declared_queues.texts
+        assert rig.alive.settings_parts.declared_queues.texts
 
         client.pipe.close()
 
-        await eventually(lambda: not rig.alive.declared_queues.texts and not rig.alive.routing.bindings())
+        await eventually(
+            lambda: (
+                not rig.alive.settings_parts.declared_queues.texts and not rig.alive.settings_parts.routing.bindings()
+            )
+        )
 
 
 @pytest.mark.parametrize("source", ["/exchange/amq.topic/stock.eu", T])
@@ -426,7 +430,7 @@ async def test_a_commit_puts_nothing_into_the_queue_of_a_subscription_that_has_e
         await eventually(lambda: len(state.transactions) == 2)
         await client.send(unsubscribe("audit", **words))
         assert await client.receipt() == "u"
-        await eventually(lambda: not node.routing.bindings() and queue not in node.broker.queues.by_name)
+        await eventually(lambda: not node.settings_parts.routing.bindings() and queue not in node.broker.queues.by_name)
 
         await publisher.send("COMMIT\ntransaction:t\nreceipt:c\n\n")
 

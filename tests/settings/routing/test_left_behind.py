@@ -100,16 +100,20 @@ async def test_the_last_user_that_declares_a_binding_is_its_author_on_every_node
         await declare(await log_in(mesh, "bob", "a"))
         nodes = mesh.nodes.values()
         key = Key("binding", "/exchange/e /queue/q k")
-        await eventually(lambda: [node.definitions.author_of(key) for node in nodes] == ["ann"] * 3)
+        await eventually(lambda: [node.settings_parts.definitions.author_of(key) for node in nodes] == ["ann"] * 3)
         bob = await log_in(mesh, "bob", "c")
         await request(bob, "unbind/queue/q", source="/exchange/e", key="k")
-        await eventually(lambda: [node.definitions.author_of(key) for node in nodes] == [""] * 3)
+        await eventually(lambda: [node.settings_parts.definitions.author_of(key) for node in nodes] == [""] * 3)
         await request(bob, "bind/queue/q", source="/exchange/e", key="k")
-        await eventually(lambda: [node.definitions.author_of(key) for node in nodes] == ["bob"] * 3)
+        await eventually(lambda: [node.settings_parts.definitions.author_of(key) for node in nodes] == ["bob"] * 3)
         await request(await log_in(mesh, "administrator", "c"), "delete/queue/q")
         await until_alike(mesh)
 
-        assert not [one for one in mesh.nodes["b"].definitions.table.present() if one.key.kind == "author of binding"]
+        assert not [
+            one
+            for one in mesh.nodes["b"].settings_parts.definitions.table.present()
+            if one.key.kind == "author of binding"
+        ]
 
 
 async def test_authors_that_differ_behind_a_cut_are_no_conflict(
@@ -123,7 +127,10 @@ async def test_authors_that_differ_behind_a_cut_are_no_conflict(
         rejoin(mesh, "a")
         await until_alike(mesh)
 
-        (author,) = {node.definitions.author_of(Key("binding", "/topic/t /queue/q")) for node in mesh.nodes.values()}
+        (author,) = {
+            node.settings_parts.definitions.author_of(Key("binding", "/topic/t /queue/q"))
+            for node in mesh.nodes.values()
+        }
         assert author in ("ann", "bob")
         assert "of two changes at once" not in caplog.text
 

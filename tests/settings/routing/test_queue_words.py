@@ -21,7 +21,7 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer_and_what_waited_
         first, second, publisher = await mesh.connect("a"), await mesh.connect("b"), await mesh.connect("b")
         words = {"auto_delete": "true", "durable": "false", "exclusive": "false"}
         assert await follow(first, Q, prefetch_count="1", ack="client-individual", **words) == "RECEIPT"
-        await eventually(lambda: Q in mesh.nodes["b"].declared_queues.texts)
+        await eventually(lambda: Q in mesh.nodes["b"].settings_parts.declared_queues.texts)
         assert await follow(second, Q, **words) == "RECEIPT"
         first.pipe.close()
         await publish(publisher, Q, "one")
@@ -29,7 +29,7 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer_and_what_waited_
 
         second.pipe.close()
 
-        await eventually(lambda: not any(mesh.nodes[name].declared_queues.texts for name in "ab"))
+        await eventually(lambda: not any(mesh.nodes[name].settings_parts.declared_queues.texts for name in "ab"))
         await publish(publisher, Q, "in an ordinary queue")
         third = await mesh.connect("a")
         assert await follow(third, Q) == "RECEIPT"
@@ -43,7 +43,9 @@ async def test_what_waits_in_an_auto_delete_queue_at_its_end_is_gone(autojump_cl
         await publish(publisher, Q, "in flight")
         await publish(publisher, Q, "waits")
         client.pipe.close()
-        await eventually(lambda: not rig.alive.declared_queues.texts and Q not in rig.alive.broker.queues.by_name)
+        await eventually(
+            lambda: not rig.alive.settings_parts.declared_queues.texts and Q not in rig.alive.broker.queues.by_name
+        )
 
         again = await rig.connect()
         assert await follow(again, Q) == "RECEIPT"
@@ -82,7 +84,7 @@ async def test_its_words_declare_the_queue(
 
         assert await follow(client, destination, **words) == "RECEIPT"
 
-        assert rig.alive.declared_queues.value_of(Q) == value
+        assert rig.alive.settings_parts.declared_queues.value_of(Q) == value
         await publish(publisher, Q, "one")
         assert await client.messages(1) == [b"one"]
 
@@ -92,13 +94,22 @@ async def test_the_words_of_a_bound_subscription_declare_its_queue_too(autojump_
         client, another, other = await rig.connect(), await rig.connect(), await rig.connect()
         words = {"durable": "true", "x_queue_name": "q"}
         assert await follow(client, "/topic/t", **words, x_max_length="2") == "RECEIPT"
-        assert rig.alive.declared_queues.value_of("/queue/q") == {"max_messages": 2, "overflow": "drop-oldest"}
+        assert rig.alive.settings_parts.declared_queues.value_of("/queue/q") == {
+            "max_messages": 2,
+            "overflow": "drop-oldest",
+        }
 
         assert await follow(another, "/topic/t", **words, x_max_length="3") == "declared-otherwise"
         assert await follow(other, "/topic/t", **words, x_max_length="2") == "RECEIPT"
         assert await follow(other, "/exchange/amq.topic/k", "own", x_message_ttl="1000") == "RECEIPT"
 
-        own = [value for value in map(rig.alive.declared_queues.value_of, rig.alive.declared_queues.texts) if value]
+        own = [
+            value
+            for value in map(
+                rig.alive.settings_parts.declared_queues.value_of, rig.alive.settings_parts.declared_queues.texts
+            )
+            if value
+        ]
         (own_value,) = [value for value in own if "ttl_seconds" in value]
         assert own_value.pop("exclusive_to_connection")
         assert own_value == {"ttl_seconds": 1, "durable": False, "auto_delete": True}
@@ -114,7 +125,11 @@ async def test_a_topic_subscription_may_name_its_queue_without_being_durable(aut
 
         assert await client.messages(2) == [b"to the queue", b"to the topic"]
         client.pipe.close()
-        await eventually(lambda: not rig.alive.declared_queues.texts and not rig.alive.routing.bindings())
+        await eventually(
+            lambda: (
+                not rig.alive.settings_parts.declared_queues.texts and not rig.alive.settings_parts.routing.bindings()
+            )
+        )
 
 
 async def test_the_queues_of_a_virtual_topic_of_activemq_get_what_is_sent_to_the_topic(
@@ -126,7 +141,7 @@ async def test_the_queues_of_a_virtual_topic_of_activemq_get_what_is_sent_to_the
         for client, queue in zip(clients, [queues[0], queues[0], queues[1]], strict=True):
             assert await follow(client, queue, ack="client-individual", prefetch_count="1") == "RECEIPT"
         publisher = await mesh.connect("b")
-        await eventually(lambda: len(mesh.nodes["b"].routing.bindings()) == 2)
+        await eventually(lambda: len(mesh.nodes["b"].settings_parts.routing.bindings()) == 2)
         for body in ("one", "two"):
             assert await publish(publisher, topic, body) == "RECEIPT"
 
@@ -137,7 +152,7 @@ async def test_the_queues_of_a_virtual_topic_of_activemq_get_what_is_sent_to_the
         for client in clients:
             await client.send("UNSUBSCRIBE\nid:audit\nreceipt:u\n\n")
             assert await client.receipt() == "u"
-        assert len(mesh.nodes["a"].routing.bindings()) == 2
+        assert len(mesh.nodes["a"].settings_parts.routing.bindings()) == 2
         again = await mesh.connect("b")
         assert await follow(again, queues[1]) == "RECEIPT"
         assert await again.messages(2) == [b"one", b"two"]
@@ -180,7 +195,7 @@ async def test_words_that_cannot_be_obeyed_are_refused_and_nothing_is_declared(
 
         assert await follow(client, Q, **words) == code
 
-        assert not rig.alive.declared_queues.texts
+        assert not rig.alive.settings_parts.declared_queues.texts
 
 
 async def test_a_queue_that_is_declared_otherwise_is_not_consumed(autojump_clock: MockClock) -> None:
@@ -227,7 +242,7 @@ async def test_a_queue_that_was_deleted_after_its_declaration_is_declared_again(
         client = await rig.connect()
         for _ in range(3):
             assert await follow(client, Q, auto_delete="true") == "RECEIPT"
-            assert rig.alive.declared_queues.value_of(Q) == {"auto_delete": True}
+            assert rig.alive.settings_parts.declared_queues.value_of(Q) == {"auto_delete": True}
             await client.send("UNSUBSCRIBE\nid:audit\nreceipt:u\n\n")
             assert await client.receipt() == "u"
-            await eventually(lambda: not rig.alive.declared_queues.texts)
+            await eventually(lambda: not rig.alive.settings_parts.declared_queues.texts)

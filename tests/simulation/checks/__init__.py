@@ -131,7 +131,7 @@ def _may_keep(node: Node, queue: str, *, are_clocks_set: bool) -> bool:
     """Of a deleted queue, a node drops what is older, as far as it can say that by its clock and those of others. It
     knows nothing of the clock of a node that has left before it was heard (docs/queues.md).
     """
-    deleted = node.definitions.table.by_key.get(Key("queue", queue))
+    deleted = node.settings_parts.definitions.table.by_key.get(Key("queue", queue))
     if deleted is None or deleted.text is not None:
         return False
     has_left = deleted.version.origin.node not in node.membership.members

@@ -74,6 +74,6 @@ def left_behind(members: Iterable[Member]) -> list[str]:
         f"L4 left behind: {member.name} has {one.key.name}: {one.text}"
         for member in members
         if member.node is not None
-        for one in member.node.definitions.table.present()
+        for one in member.node.settings_parts.definitions.table.present()
         if one.key.kind == "queue" and one.key.name.startswith((VISITED, OWNED, MADE_UP))
     ]

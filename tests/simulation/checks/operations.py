@@ -85,7 +85,11 @@ def unrestored(stage: Stage) -> list[str]:
         return []
     if not stage.ledger.operations.is_restored:
         return ["operators have not restored what they had changed"]
-    tables = [sorted(member.node.definitions.table.present()) for member in stage.members if member.node is not None]
+    tables = [
+        sorted(member.node.settings_parts.definitions.table.present())
+        for member in stage.members
+        if member.node is not None
+    ]
     if not all(table == tables[0] for table in tables):
         return ["D1 nodes have different definitions"]
     return lifetimes.left_behind(stage.members)
@@ -229,7 +233,7 @@ def split(ledger: Ledger, history: History) -> list[str]:
 def unlike(member: Member, model: DefinitionTable, gone: Collection[Dot]) -> list[str]:
     """D1 for one node. What it has from a peer whose disk is lost may be in no journal."""
     assert member.node is not None
-    table = member.node.definitions.table
+    table = member.node.settings_parts.definitions.table
     mine, right = _present(table), _present(model)
     return [
         f"D1 {member.name}: {key} is {mine.get(key)}, and should be {right.get(key)}"
@@ -247,7 +251,7 @@ def not_applied(member: Member) -> list[str]:
     assert member.node is not None
     wrongs: list[str] = []
     for name in DEFINED:
-        one = member.node.definitions.table.get(Key("policy", name))
+        one = member.node.settings_parts.definitions.table.get(Key("policy", name))
         policy = member.node.settings_parts.policies.of(name)
         wanted = {} if one is None or one.value is None else one.value
         applied = {key: getattr(policy, key) for key in wanted} if policy.pattern == name else {}
@@ -255,8 +259,8 @@ def not_applied(member: Member) -> list[str]:
             wrongs.append(f"D3 {member.name} applies {applied} to {name}, and should apply {wanted}")
     headers = headers_of("p.1")
     for destination in SENDS:
-        wanted_queues = queues_of(member.node.definitions.table, destination, headers)
-        queues = _routed(member.node.routing.table, destination, headers)
+        wanted_queues = queues_of(member.node.settings_parts.definitions.table, destination, headers)
+        queues = _routed(member.node.settings_parts.routing.table, destination, headers)
         if queues != wanted_queues:
             wrongs.append(f"D3 {member.name} copies {destination} to {queues}, and should to {wanted_queues}")
     return wrongs

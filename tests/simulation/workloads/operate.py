@@ -180,7 +180,7 @@ async def _change(
     headers = {"quorum": "true"} if quorum else {}
     facts = await _request(stage, name, member, f"definitions/{verb}/{path}", headers, body)
     assert member.node is not None
-    now = member.node.definitions.table.by_key.get(key)
+    now = member.node.settings_parts.definitions.table.by_key.get(key)
     if now is not None and now.value == value:
         is_on_majority = facts.get("quorum") == "true"
         stage.ledger.operations.changes.append(Change(key, now.version, member.name, is_on_majority))
@@ -249,7 +249,7 @@ def _never_ending(stage: Stage) -> list[str]:
     """Queues that are deleted with their last consumer, if that never came or its node has been restarted since. Other
     nodes may not have heard of it."""
     born = {member.name: member.born_at for member in stage.members}
-    tables = [member.node.definitions.table for member in stage.members if member.node is not None]
+    tables = [member.node.settings_parts.definitions.table for member in stage.members if member.node is not None]
     found = {one.key.name for table in tables for one in table.of_kind("queue") if (one.value or {}).get("auto_delete")}
 
     def is_forgotten(queue: str) -> bool:
@@ -260,14 +260,14 @@ def _never_ending(stage: Stage) -> list[str]:
 
 
 def _has(member: Member, key: Key) -> bool:
-    return member.node is not None and member.node.definitions.table.get(key) is not None
+    return member.node is not None and member.node.settings_parts.definitions.table.get(key) is not None
 
 
 def _is_adopted(stage: Stage, left: str) -> bool:
     """Whether its adopter has nothing of this node any more: with a deleted queue it drops only what is its own."""
     for node in [member.node for member in stage.members if member.node is not None]:
         if left in node.membership.adopted_by(node.origin.node):
-            needs = {origin: last for origin, last in node.durable_vector().items() if origin.node == left}
+            needs = {origin: last for origin, last in node.engine.path.durable_vector().items() if origin.node == left}
             return covers(node.store.stored_vector, needs) and node.store.queues.is_empty(left)
     return False
 

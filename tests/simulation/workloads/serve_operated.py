@@ -93,7 +93,7 @@ def _confirmed(stage: Stage, member: Member, message: Sent, headers: Mapping[str
     stage.ledger.receipt(message, member.node.origin, int(headers.get("copies", default_copies(stage))))
     message.receipted_at = trio.current_time()
     if message.destination in SENDS:
-        operations, table = stage.ledger.operations, member.node.definitions.table
+        operations, table = stage.ledger.operations, member.node.settings_parts.definitions.table
         found = queues_of(table, message.destination, headers_of(message.id))
         expected = operations.expected[message.id] = {}
         for queue in COPIED:
@@ -228,7 +228,9 @@ async def watch_definitions(stage: Stage) -> None:
             operations.invite(member.name, version_of(member, Key("user", GUEST)))
             for decided in DECIDING:
                 if member.is_alive and member.node is not None:
-                    operations.bind(member.name, decided, versions_for(member.node.definitions.table, decided))
+                    operations.bind(
+                        member.name, decided, versions_for(member.node.settings_parts.definitions.table, decided)
+                    )
                 else:
                     operations.bind(member.name, decided, frozenset())
         await trio.sleep(LOOK_SECONDS)
@@ -238,7 +240,7 @@ def version_of(member: Member, key: Key) -> Version | None:
     """Of what the node has of this now; None also while it is down."""
     if not member.is_alive or member.node is None:
         return None
-    found = member.node.definitions.table.get(key)
+    found = member.node.settings_parts.definitions.table.get(key)
     return None if found is None else found.version
 
 

@@ -28,9 +28,9 @@ async def test_frames_that_wait_for_a_long_poll_are_counted_until_they_are_taken
 
         await publish(rig, MIB)
 
-        assert rig.alive.memory_budget.bytes >= MIB
+        assert rig.alive.session_parts.host.budget.bytes >= MIB
         assert len((await poller.until("MESSAGE")).body) == MIB
-        await eventually(lambda: rig.alive.memory_budget.bytes == 0)
+        await eventually(lambda: rig.alive.session_parts.host.budget.bytes == 0)
 
 
 async def test_frames_that_no_poll_takes_are_counted_until_the_session_ends(autojump_clock: MockClock) -> None:
@@ -39,8 +39,8 @@ async def test_frames_that_no_poll_takes_are_counted_until_the_session_ends(auto
         await poller.send(SUBSCRIBE)
         await poller.until("RECEIPT")
         await publish(rig, MIB)
-        assert rig.alive.memory_budget.bytes >= MIB
+        assert rig.alive.session_parts.host.budget.bytes >= MIB
 
         await trio.sleep(IDLE_SECONDS + 1)
 
-        await eventually(lambda: rig.alive.memory_budget.bytes == 0)
+        await eventually(lambda: rig.alive.session_parts.host.budget.bytes == 0)

@@ -142,12 +142,12 @@ async def test_connections_of_a_session_that_has_logged_in_are_no_pending_logins
     rig = web_rig(limits={"logins_pending_per_address_max": 3})
     async with rig.run():
         poller = await opened(rig)
-        assert rig.alive.login_path.admission.pending == 3  # The session and two connections.
+        assert rig.alive.session_parts.login_path.admission.pending == 3  # The session and two connections.
         await poller.send(CONNECT)
         await poller.until("CONNECTED")
         await poller.receives.write(poller.receives.bytes_of("GET", poller.path))
         await trio.sleep(1)
-        pending = rig.alive.login_path.admission.pending
+        pending = rig.alive.session_parts.login_path.admission.pending
         others = [await dial(rig) for _ in range(5)]
         await trio.sleep(1)
         await poller.send(SUBSCRIBE)
