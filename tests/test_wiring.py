@@ -221,8 +221,6 @@ LEFT: Mapping[str, Mapping[str, int]] = {
     "assigned from outside": {
         "config/certificates.py": 1,
         "engine/runtime/certificates.py": 1,
-        "node/assembly.py": 1,
-        "node/node.py": 2,
     },
     "copied methods": {
         "Takeover": 1,

@@ -47,7 +47,8 @@ class Broker:
 
     `origin` is this incarnation; `next_sequence` the first free sequence of its journal. `rules_of` gives the
     rules of a queue by its name, `defaults_of` the headers that a message of it gets where its sender did not say,
-    `route` the queues that an exchange leads a dead letter to.
+    `route` the queues that an exchange leads a dead letter to, `received` what the node has of each origin. Of what is
+    `forgotten`, live, the mesh has nothing left. `is_leaving` says whether a session gets nothing any more.
     """
 
     def __init__(
@@ -59,6 +60,9 @@ class Broker:
         defaults_of: Callable[[str], Mapping[str, str]] = lambda name: {},
         route: Route = lambda exchange, key, headers: ((), 0),
         limits: BrokerLimits = DEFAULT_LIMITS,
+        received: Callable[[], Vector] = dict,
+        forgotten: Collection[Origin] = (),
+        is_leaving: Callable[[int], bool] = lambda session: False,
     ) -> None:
         self.origin = origin
         self.next_sequence = next_sequence
@@ -75,10 +79,7 @@ class Broker:
             self.dedup, origin, rules_of, self._dead_letter, lambda: self.send_limits.disk_full, defaults_of, route
         )
         self.queues.stored_names = StoredNames(limits.destinations_max)
-        # What this node has of every origin; filled in by the node.
-        self.received: Callable[[], Vector] = dict
-        self.forgotten: Collection[Origin] = ()
-        """Dead incarnations of which nothing is left in the mesh (`qmq.storage.catalog.incarnations`)."""
+        self.received, self.forgotten = received, forgotten
         self.durable_subscriptions = DurableSubscriptions(origin, self.queues.deliveries)
         self.clocks = self.queues.shared.clocks
         self.totals = self.queues.shared.totals
@@ -93,6 +94,7 @@ class Broker:
             self.durable_subscriptions,
             lambda: {**self.received(), self.origin: self.next_sequence - 1},
             lambda: self.next_sequence - 1,
+            is_leaving,
         )
         self.send_limits = self.subscriptions.send_limits
         self.bulk_settlement = BulkSettlement(self.queues, self.send_limits.check_send)

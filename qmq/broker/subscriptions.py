@@ -38,6 +38,7 @@ class Subscriptions:
         durable_subscriptions: DurableSubscriptions,
         have: Callable[[], Vector],
         last_sequence: Callable[[], int],
+        is_leaving: Callable[[int], bool],
     ) -> None:
         self._sessions = sessions
         self._router = router
@@ -46,14 +47,13 @@ class Subscriptions:
         self._durable_subscriptions = durable_subscriptions
         self._have = have
         self._last_sequence = last_sequence
+        self._is_leaving = is_leaving
         self._selectors = SharedSelectors()
         self.fanouts: dict[str, dict[Subscription, None]] = {}
         self.fanout_costs: dict[str, SelectorCosts] = {}
         """What the selectors of a fanout's subscriptions cost together; where it has any."""
         self.watchers: dict[str, dict[Subscription, None]] = {name: {} for name in SYSTEM_DESTINATIONS}
         """Subscriptions to what the node publishes of itself; apart from topics, whose patterns must not match it."""
-        self.is_leaving: Callable[[int], bool] = lambda session: False
-        """Whether a session gets nothing any more; set by the node."""
         self.is_stopping = False
         self.bounds: dict[int, Callable[[], None]] = {}
         """Session → raises Refused when its user or its address may have no more subscriptions; set by the node for
@@ -169,7 +169,7 @@ class Subscriptions:
         if before is not None:
             self.unsubscribe(before.subscription.session, before.subscription.id, out)
             # One whose client has heard its last frame is perhaps this very client, which came back.
-            if not self.is_leaving(before.subscription.session):
+            if not self._is_leaving(before.subscription.session):
                 why = taken_over(name, "another connection of this node")
                 out.evictions.append(Eviction(before.subscription.session, why, before.subscription.id))
         # A slow one waits for its credit, so nothing is ever dropped.

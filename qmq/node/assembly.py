@@ -106,6 +106,7 @@ def mesh_parts(
     mesh: Mesh,
     rpc: PeerRpc,
     membership: Membership,
+    seals: Seals,
     peers: PeersFile | None,
     node: NodeBasics,
     deletions: CoveringDeletions,
@@ -115,7 +116,6 @@ def mesh_parts(
     stop: Callable[[], None],
     is_clock_trusted: bool,
 ) -> MeshParts:
-    seals = Seals.of(engine.store.catalog.facts())
     losses = Losses(engine, node.add_event)
     quarantine = QuarantineRestore(engine, mesh, rpc, seals, losses)
     rows = QueueStoreRepair(engine, mesh, rpc, quarantine, node.add_event)
@@ -164,7 +164,6 @@ def mesh_parts(
     engine.damage.follow(fanout_repair.schedule)
     engine.damage.follow(rows.schedule, of_rows=True)
     engine.replay.follow(terms=takeover.noted, seals=collector.seals_received)
-    engine.broker.forgotten = seals.forgotten
     mesh.never_again(seals.forgotten)
     # Before its first report a member counts as having nothing: what only this node has must not be dropped.
     engine.checkpoints.members_changed(membership.peers)

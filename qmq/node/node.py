@@ -54,8 +54,6 @@ class Node(NodeParts):
     def _restore(self) -> None:
         parts = self.settings_parts
         self.use(parts.policy_kind.join(self.settings))
-        self.broker.received = self.engine.path.received_vector
-        self.broker.subscriptions.is_leaving = self._is_leaving
         restore(self.engine)
         replay_ids(self.store.journal, self.broker.dedup, self.broker.deletions, self.environment.now_us())
         if self.membership.peers:
@@ -68,10 +66,6 @@ class Node(NodeParts):
         parts.schemas.follow()
         if recovered.lost_positions:
             self.add_event("lost-tail", f"the disk lost {recovered.lost_positions} bytes of journal that it had synced")
-
-    def _is_leaving(self, session_id: int) -> bool:
-        session = self.sessions.get(session_id)
-        return session is None or session.finishing
 
     # Running
 

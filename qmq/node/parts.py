@@ -37,12 +37,13 @@ from qmq.node.services import NodeServices
 from qmq.node.session_assembly import session_parts
 from qmq.node.settings_assembly import settings_parts
 from qmq.record_codec import Replay
-from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.session import ClientSession, is_leaving
 from qmq.sessions.parts import SessionParts
 from qmq.settings.definitions.file_entries import new_entries
 from qmq.settings.definitions.live import Changes
 from qmq.settings.parts import SettingsParts
 from qmq.settings.policies import broker_limits
+from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.store import Store
 
 INCARNATION_BITS = 64
@@ -68,7 +69,8 @@ class NodeParts(NodeServices):
         self.certificate_expiry = CertificateExpiry(self.certificates, environment, self)
         self.membership = membership_at_start(store, settings.name, peers)
         self.origin = store.begin_incarnation(environment.rng.getrandbits(INCARNATION_BITS), environment.now_us())
-        journal = store.journal
+        journal, seals = store.journal, Seals.of(store.catalog.facts())
+        self.sessions: dict[int, ClientSession] = {}
         table = RoutingTable(lambda name: self.settings.destinations.policy_of(f"{PREFIX}{name}").alternate)
         self.broker = Broker(
             self.origin,
@@ -77,8 +79,10 @@ class NodeParts(NodeServices):
             defaults_of=lambda queue: self.settings_parts.policies.queue_defaults(queue),
             route=table.route,
             limits=broker_limits(settings.limits),
+            received=lambda: self.engine.path.received_vector(),
+            forgotten=seals.forgotten,
+            is_leaving=partial(is_leaving, self.sessions),
         )
-        self.sessions: dict[int, ClientSession] = {}
         engine = self.engine = engine_parts(
             self.broker,
             store,
@@ -99,6 +103,7 @@ class NodeParts(NodeServices):
             self.mesh,
             self.peer_rpc,
             self.membership,
+            seals,
             peers,
             self,
             self.settings_parts.deleted_queues,

@@ -354,6 +354,12 @@ class ClientSession:
         return not (subscription.closed or self.finishing)
 
 
+def is_leaving(sessions: Mapping[int, ClientSession], session_id: int) -> bool:
+    """Whether the client gets nothing any more."""
+    session = sessions.get(session_id)
+    return session is None or session.finishing
+
+
 def session_of(sessions: Mapping[int, ClientSession], subscription: Subscription) -> ClientSession | None:
     """The session that still has `subscription`, if any."""
     session = sessions.get(subscription.session)

@@ -223,7 +223,7 @@ def test_a_client_that_has_heard_its_last_frame_gives_its_name_away() -> None:
     node = Node()
     reader = Reader(node, "first")
     reader.offer(B, 1)
-    node.broker.subscriptions.is_leaving = lambda session: session == reader.client.id
+    node.broker.subscriptions._is_leaving = lambda session: session == reader.client.id
 
     again = Reader(node)
 
