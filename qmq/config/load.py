@@ -152,7 +152,7 @@ def _check_acting_users(settings: NodeSettings, peers: PeersFile | None, source:
         elif one.user is None and has_logins and not one.anonymous and not is_of_peers:
             why = f"{protocol.title} has no login"
             found.append(f"{key}: must name the user as which clients at {one.address} act: {why}")
-        elif one.user is None and not has_logins and not one.address.is_loopback:
+        elif one.user is None and not has_logins and not one.is_private:
             found.append(f"{key}: must name a user: {one.address} can be reached from other machines without login")
     return found
 

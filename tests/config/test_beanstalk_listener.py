@@ -96,3 +96,9 @@ def test_a_node_of_a_peers_file_serves_at_its_address_there(tmp_path: Path) -> N
 
     assert [str(one.address) for one in settings.listeners_of("beanstalk")] == ["127.0.0.1:11300"]
     assert peers is not None and len(peers.nodes[0].addresses) == 3
+
+
+def test_a_listener_with_proxies_on_loopback_must_name_a_user_too(tmp_path: Path) -> None:
+    (error,) = check(tmp_path, listener('proxied_from = ["127.0.0.1"]'))
+
+    assert error.startswith("FILE: beanstalk: user: must name a user: 127.0.0.1:11300 can be reached")
