@@ -26,6 +26,7 @@ SYSTEM: Final = "/system/"
 SYSTEM_TOPICS: Final[Mapping[str, Action]] = {
     "/system/events": Action.OBSERVE,
     "/system/peers": Action.OBSERVE,
+    "/system/stats": Action.OBSERVE,
     "/system/journal": Action.SUBSCRIBE,
 }
 """What a SUBSCRIBE needs; to others `administer`. The journal has the bodies of all destinations."""

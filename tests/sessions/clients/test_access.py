@@ -21,6 +21,7 @@ READ = (
     send("/control/list-subscribers/queue/q", "", "r"),
     subscribe("/system/events"),
     subscribe("/system/peers"),
+    subscribe("/system/stats"),
 )
 ADMIN = (
     send("/control/retire/c", "", "r", force="true"),
