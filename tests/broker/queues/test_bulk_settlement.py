@@ -6,7 +6,7 @@ from benchmarks.work import work_of
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import DeadLetter, Message, Settle
 from qmq.broker.messages.rules import DEAD_LETTERS, QueueRules
-from qmq.broker.queues import bulk_settlement
+from qmq.broker.queues.bulk_settlement import FORGOTTEN_AT_ONCE
 from qmq.errors import Refused
 
 from ..rig import JOBS, SECOND_US, Node, check_accounts, check_empty
@@ -64,13 +64,11 @@ def test_a_look_at_one_message_takes_no_list_of_all_that_is_in_flight() -> None:
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_settled_messages_are_forgotten_in_turns_while_the_queue_goes_on(
-    monkeypatch: pytest.MonkeyPatch, is_behind: bool
-) -> None:
-    monkeypatch.setattr(bulk_settlement, "FORGOTTEN_AT_ONCE", 4)
+def test_settled_messages_are_forgotten_in_turns_while_the_queue_goes_on(is_behind: bool) -> None:
+    count = 5 * FORGOTTEN_AT_ONCE
     node = Node()
     node.queues.owned.has_stored = is_behind
-    for number in range(20):
+    for number in range(count):
         node.send(str(number).encode(), durable=False)
     bulk = node.broker.bulk_settlement
     odd = [message for message in waiting(node) if int(message.body) % 2]
@@ -81,12 +79,12 @@ def test_settled_messages_are_forgotten_in_turns_while_the_queue_goes_on(
     for _ in bulk.forgetting(JOBS):
         turns += 1
         if turns == 2:
-            node.send(b"20", durable=False)
+            node.send(str(count).encode(), durable=False)
             if not is_behind:
                 level.ready.popleft()
 
     assert turns >= 5
-    left = [str(number).encode() for number in range(0, 22, 2)]
+    left = [str(number).encode() for number in range(0, count + 2, 2)]
     assert [one.body for one in (*level.ready, *(level.tail or ()))] == left[not is_behind :]
 
 
