@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, Self
 from qmq.errors import StorageError
 from qmq.storage.catalog.catalog import CATALOG_FILE
 from qmq.storage.catalog.facts import QUEUES_IN
-from qmq.storage.disk.disk import BACKUP_FILE, LOCK_NAME
+from qmq.storage.disk.disk import BACKUP_FILE, LOCK_NAME, sync_directory
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY
 from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
 from qmq.storage.log.recovery import JOURNAL_DIRECTORY
@@ -136,7 +136,7 @@ def back_up(data: Path, repository: Path, now: datetime) -> NewBackup:
             os.fsync(file.fileno())
         _sync_directories(building)
         building.rename(home / time)
-        _sync(home)
+        sync_directory(home)
         for leftover in home.glob("*.tmp"):
             shutil.rmtree(leftover)
     copied = sum(one.size for one in files if one not in unchanged)
@@ -185,7 +185,7 @@ def restore(backup: Path, data: Path, node: str | None = None) -> BackupManifest
         raise StorageError(f"{data} is not empty: a backup is only restored to an empty directory")
     data.mkdir(0o700, parents=True, exist_ok=True)
     shutil.copyfile(backup / BACKUP_FILE, data / BACKUP_FILE)
-    _sync(data)
+    sync_directory(data)
     for one in manifest.files:
         try:
             found = _copy(backup / one.path, data / one.path)
@@ -195,7 +195,7 @@ def restore(backup: Path, data: Path, node: str | None = None) -> BackupManifest
             raise StorageError(f"{backup / one.path} is damaged; {data} is incomplete: remove it")
     _sync_directories(data)
     (data / BACKUP_FILE).unlink()
-    _sync(data)
+    sync_directory(data)
     return manifest
 
 
@@ -319,12 +319,4 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 def _sync_directories(root: Path) -> None:
     for folder, _, _ in os.walk(root, topdown=False):
-        _sync(Path(folder))
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(Path(folder))

@@ -127,7 +127,7 @@ class SystemTopics:
         now, watchers = trio.current_time(), self._engine.broker.subscriptions.watchers[STATS]
         to = tuple(watchers)
         if now < self._stats_due < math.inf:
-            to = tuple(one for one in self._unanswered if one in watchers)
+            to = self._begun(STATS)
         else:
             self._stats_due = now + STATS_SECONDS if watchers else math.inf
         facts = numbers.some(*NodeFacts.__dataclass_fields__)
@@ -149,13 +149,7 @@ class SystemTopics:
             self._states = states
             self._publish(PEERS, [peer.facts() for peer in peers], out)
         elif self._unanswered:
-            watchers = self._engine.broker.subscriptions.watchers[PEERS]
-            self._send(
-                PEERS,
-                [peer.facts() for peer in peers],
-                tuple(one for one in self._unanswered if one in watchers),
-                out,
-            )
+            self._send(PEERS, [peer.facts() for peer in peers], self._begun(PEERS), out)
         # Those that came after the numbers were read, or were not, get them in the next pass.
         self._unanswered = [one for one in self._unanswered if one.destination == STATS and numbers is None]
         if self._unanswered:
@@ -164,6 +158,11 @@ class SystemTopics:
             self._publish(*self._waiting.popleft(), out)
         if out.topic_runs:
             self._engine.path.submit(out)
+
+    def _begun(self, destination: str) -> tuple[Subscription, ...]:
+        """The subscriptions that wait for their first message, and have not ended."""
+        watchers = self._engine.broker.subscriptions.watchers[destination]
+        return tuple(one for one in self._unanswered if one in watchers)
 
     def _publish(self, destination: str, facts: object, out: Outcome) -> None:
         self._send(destination, facts, tuple(self._engine.broker.subscriptions.watchers[destination]), out)

@@ -263,7 +263,8 @@ class PullSession:
 
     def reap(self) -> None:
         """End receives of which nothing is in flight, and the session if nothing can come of it any more."""
-        if (session := self._engine.broker.sessions.get(self.id)) is None:
+        session = self._engine.broker.sessions.get(self.id)
+        if session is None:
             return
         self._pull.reap()
         if self.is_left and not session.subscriptions:

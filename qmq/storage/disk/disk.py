@@ -185,7 +185,7 @@ class RealDisk:
         self._sync(self.root / path)
 
     def _sync(self, directory: Path) -> None:
-        self._open(lambda: _sync_directory(directory))
+        self._open(lambda: sync_directory(directory))
 
     def sync_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
         # Not one after the other: a file system with a journal commits it once for all that wait at that moment.
@@ -200,7 +200,7 @@ class RealDisk:
     def _synced(self, path: str) -> bool:
         """`sync_directory` without the descriptors in reserve, which are for one thread; False if there is no other."""
         try:
-            _sync_directory(self.root / path)
+            sync_directory(self.root / path)
         except OSError as error:
             if error.errno not in _SHORTAGES:
                 raise
@@ -264,7 +264,7 @@ def _sync_file(file: File) -> None:
     file.sync()
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -20,7 +20,7 @@ def test_each_file_and_each_directory_is_synced(tmp_path: Path, monkeypatch: pyt
         disk.make_directory(directory)
     synced: list[object] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
-    monkeypatch.setattr(real_disk, "_sync_directory", synced.append)
+    monkeypatch.setattr(real_disk, "sync_directory", synced.append)
 
     disk.sync_all(files, directories)
 
@@ -50,7 +50,7 @@ def test_directories_that_find_no_descriptor_are_synced_with_those_in_reserve(
     disk = RealDisk(tmp_path)
     disk.make_directory("d")
     attempts: list[Path] = []
-    real = real_disk._sync_directory
+    real = real_disk.sync_directory
 
     def short_of_descriptors(directory: Path) -> None:
         attempts.append(directory)
@@ -58,7 +58,7 @@ def test_directories_that_find_no_descriptor_are_synced_with_those_in_reserve(
             raise OSError(errno.EMFILE, "too many open files")
         real(directory)
 
-    monkeypatch.setattr(real_disk, "_sync_directory", short_of_descriptors)
+    monkeypatch.setattr(real_disk, "sync_directory", short_of_descriptors)
 
     disk.sync_all([], ["d"])
 
