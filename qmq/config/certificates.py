@@ -180,14 +180,14 @@ def _file_problems(tls: TlsSettings) -> list[_TlsProblem]:
     return problems
 
 
-def refuse_revoked(context: ssl.SSLContext, tls: TlsSettings) -> None:
+def refuse_revoked(side: ssl.SSLContext, tls: TlsSettings) -> None:
     """Refuse certificates of the other side that `crl` names, if there is one. Raises SSLError if it is no list."""
     if tls.crl is not None:
-        before = context.cert_store_stats()["crl"]
-        context.load_verify_locations(tls.crl)
-        if context.cert_store_stats()["crl"] == before:
+        before = side.cert_store_stats()["crl"]
+        side.load_verify_locations(tls.crl)
+        if side.cert_store_stats()["crl"] == before:
             raise ssl.SSLError("no list of revoked certificates")  # certificates alone are no error to OpenSSL
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        side.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _names(shown: Mapping[str, Any], kind: str) -> set[str]:

@@ -23,6 +23,6 @@ class Protocols:
             found = self._loaded[name] = import_module(f"qmq.protocols.{name}.dialogue").protocol(self._parts())
         return found
 
-    def calls_of(self, kind: str) -> CallTable | None:
+    def calls_of(self, kind: str) -> CallTable[ProtocolParts] | None:
         """The calls of the protocol that has this kind of request; None if none has."""
         return next((self.of(one.name).calls for one in declarations() if kind in one.requests), None)

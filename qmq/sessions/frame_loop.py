@@ -202,7 +202,7 @@ class FrameLoop:
         denied = self._gateway.denied
         if denied is not None:
             self._gateway.denied = None
-            self._shared.refusals.note(session.peer_address, denied, session.user, is_user=session.user is not None)
+            self._shared.refusals.note_client(session, denied)
         if not out.ending:
             path.submit(out)
             return

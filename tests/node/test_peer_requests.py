@@ -156,7 +156,7 @@ def types_in(module: ModuleType) -> list[type[PeerCall[Any]]]:
 
 
 BEANSTALK = [call for call in types_in(beanstalk) if call.__struct_config__.tag]
-TABLES = [CALLS, *[CallTable(dict.fromkeys(calls, print)) for calls in (BEANSTALK, types_in(pulls))]]
+TABLES = [CALLS, *[CallTable([one.by(print) for one in calls]) for calls in (BEANSTALK, types_in(pulls))]]
 CALL_TYPES = sorted([call for table in TABLES for call in table.calls], key=lambda call: call.__name__)
 
 

@@ -138,20 +138,20 @@ def _digest(tls: TlsSettings) -> bytes:
 def _context(purpose: ssl.Purpose, tls: TlsSettings) -> ssl.SSLContext:
     """TLS with these files; the other side has to show a certificate where there is a `ca`."""
     try:
-        context = ssl.create_default_context(purpose, cafile=tls.ca)
+        made = ssl.create_default_context(purpose, cafile=tls.ca)
     except ssl.SSLError as error:
         raise OSError(f"{tls.ca}: no certificate in PEM form: {error}") from error
     if tls.ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
+        made.verify_mode = ssl.CERT_REQUIRED
     try:
-        refuse_revoked(context, tls)
+        refuse_revoked(made, tls)
     except ssl.SSLError as error:
         raise OSError(f"{tls.crl}: no list of revoked certificates in PEM form: {error}") from error
     try:
-        context.load_cert_chain(tls.certificate, tls.key, partial(no_password, tls.key))
+        made.load_cert_chain(tls.certificate, tls.key, partial(no_password, tls.key))
     except ssl.SSLError as error:
         raise OSError(f"{tls.certificate} and {tls.key}: no certificate with its key in PEM form: {error}") from error
-    return context
+    return made
 
 
 def may_serve(certificate: bytes) -> bool:

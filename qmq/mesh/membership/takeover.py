@@ -66,27 +66,27 @@ class Takeover:
         self._terms: list[Callable[[], None]] = []
         self._after = settings.takeover_after_seconds
         self.is_wanted = settings.takeover
-        self._boot = engine.environment.boot_seconds
+        self._environment = engine.environment
         notes = engine.store.recovered.terms
         self._earlier_ms = self._longest_earlier_after()
         self.rules = Ownership(
             membership.node,
             membership.members,
             self._after,
-            self._boot(),
+            self._environment.boot_seconds(),
             promised={note.owner: Term(note.number, note.server) for note in notes if note.is_vote},
             terms={note.owner: Term(note.number, note.server) for note in notes if not note.is_vote},
             earlier_after=self._earlier_ms / 1000,
             is_majority=membership.is_majority,
         )
         self.elections = Elections(
-            self.rules, self._membership, is_wanted=self.is_wanted, draw=engine.environment.rng.random
+            self.rules, self._membership, is_wanted=self.is_wanted, draw=self._environment.rng.random
         )
         self.is_starting = False
         self._forgot = False
         self.sync = TakeoverSync(engine, node, mesh, membership, seals, self, self._after)
-        self._carry_out = TakeoverEffects(engine, node, mesh, self.elections, self.sync, self.wake).carry_out
-        self._polled_at = self._boot()
+        self._effects = TakeoverEffects(engine, node, mesh, self.elections, self.sync, self.wake)
+        self._polled_at = self._environment.boot_seconds()
         self._lease_until = math.inf
         self._held_since = math.inf
         self._held = ConditionGroup(node, "queues-held")
@@ -131,7 +131,7 @@ class Takeover:
         """Obey the recorded terms; nothing is delivered before the first lease."""
         self.is_starting = self._engine.broker.queues.held = True
         out = Outcome(now_us=self._engine.environment.now_us())
-        self._carry_out(self.elections.obey_terms(), out)
+        self._effects.carry_out(self.elections.obey_terms(), out)
         self._set_held(out)
 
     async def run(self) -> None:
@@ -145,7 +145,7 @@ class Takeover:
         """Seconds until the next poll that is due by itself; a lease must not expire unnoticed."""
         if not self.is_active:
             return math.inf
-        return max(0.001, min(self._after / POLLS, self._lease_until - self._boot()))
+        return max(0.001, min(self._after / POLLS, self._lease_until - self._environment.boot_seconds()))
 
     def wake(self) -> None:
         """Poll soon."""
@@ -167,13 +167,13 @@ class Takeover:
 
     def check(self) -> None:
         """Called before each decision: was this node stopped, or has its lease ended?"""
-        now = self._boot()
+        now = self._environment.boot_seconds()
         if self.is_active and (now - self._polled_at > self._after / 2 or now >= self._lease_until):
             self.poll()
 
     def poll(self) -> None:
         """Do everything that is due now without a frame or a record."""
-        now = self._boot()
+        now = self._environment.boot_seconds()
         engine, rules = self._engine, self.rules
         out = Outcome(now_us=engine.environment.now_us())
         away = now - self._polled_at
@@ -189,7 +189,7 @@ class Takeover:
         rules.enrol(self._membership.members)
         self._check_learning(now)
         self._check_earlier(now)
-        self._carry_out(self.elections.poll(now, self._view()), out)
+        self._effects.carry_out(self.elections.poll(now, self._view()), out)
         self._check_isolation(now, out)
         self._set_held(out)
         self._terms_changed()
@@ -233,22 +233,22 @@ class Takeover:
 
     def greet(self, way: LinkOutbox) -> None:
         """See `LinkTerms.greet`."""
-        way.put(HeartbeatFrame(self.rules.beat(self._boot())))
+        way.put(HeartbeatFrame(self.rules.beat(self._environment.boot_seconds())))
 
     def terms_came(self, peer: Origin, frame: Terms, way: LinkOutbox, out: Outcome) -> None:
         """See `LinkTerms.terms_came`."""
-        now, elections = self._boot(), self.elections
+        now, elections = self._environment.boot_seconds(), self.elections
         match frame:
             case HeartbeatFrame(beat):
                 response = elections.heartbeat_received(peer, beat, now)
                 if response is not None:
                     way.put(HeartbeatFrame(response))
             case Ask(bid):
-                self._carry_out(elections.vote_requested(peer.node, bid, now), out)
+                self._effects.carry_out(elections.vote_requested(peer.node, bid, now), out)
             case Vote(owner, number, has):
-                self._carry_out(elections.vote_received(peer.node, owner, number, has, now), out)
+                self._effects.carry_out(elections.vote_received(peer.node, owner, number, has, now), out)
             case Release(owner, number, None, _):
-                self._carry_out(elections.release_requested(peer.node, owner, number), out)
+                self._effects.carry_out(elections.release_requested(peer.node, owner, number), out)
             case Release(owner, number, has, lent):
                 assert has is not None
                 elections.released(peer.node, owner, number, has, lent)
@@ -256,7 +256,7 @@ class Takeover:
                 if elections.obeys(owner, number):
                     self.sync.peer_holds(peer.node, owner, number, dots, out)
         if self.is_active:
-            self._carry_out(elections.after_frame(now, self._view()), out)
+            self._effects.carry_out(elections.after_frame(now, self._view()), out)
             self._set_held(out)
             self._terms_changed()
         if isinstance(frame, Release):
@@ -271,8 +271,8 @@ class Takeover:
         self, peer: str, terms: Mapping[str, int], echo_us: int, owners: set[str]
     ) -> Mapping[str, bool | None]:
         """See `LinkTerms.may_borrow`."""
-        may, effects = self.elections.may_borrow(peer, terms, echo_us, owners, self._boot())
-        self._carry_out(effects, Outcome())
+        may, effects = self.elections.may_borrow(peer, terms, echo_us, owners, self._environment.boot_seconds())
+        self._effects.carry_out(effects, Outcome())
         return may
 
     # Syncs
@@ -283,18 +283,18 @@ class Takeover:
 
     def has_begun(self, owner: str, number: int, out: Outcome) -> None:
         """The messages of `owner` have arrived."""
-        self._carry_out(self.elections.sync_done(owner, number), out)
+        self._effects.carry_out(self.elections.sync_done(owner, number), out)
         self._set_held(out)
 
     def could_not_begin(self, owner: str, number: int) -> None:
         """The messages of `owner` have not arrived in time."""
-        if self.elections.sync_failed(owner, number, self._boot()):
+        if self.elections.sync_failed(owner, number, self._environment.boot_seconds()):
             log.warning("! the messages of %s could not be taken over in time", owner)
 
     # Whether anything may be delivered
 
     def _set_held(self, out: Outcome) -> None:
-        now = self._boot()
+        now = self._environment.boot_seconds()
         queues = self._engine.broker.queues
         until = self.elections.lease_end(self._serves, now)
         self._lease_until = until if until > now else math.inf
@@ -315,4 +315,6 @@ class Takeover:
         return settled_through(self.rules, owner, marks)
 
     def statistics(self) -> TakeoverStatistics:
-        return takeover_statistics(self.elections, self._boot(), self._view(), is_held=self._engine.broker.queues.held)
+        return takeover_statistics(
+            self.elections, self._environment.boot_seconds(), self._view(), is_held=self._engine.broker.queues.held
+        )

@@ -22,11 +22,11 @@ some, and it gives each a default, so that it can read an earlier one.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, reduce
 from inspect import isawaitable
 from operator import or_
-from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Struct, defstruct
@@ -36,6 +36,8 @@ from qmq.model.dots import Origin, Vector
 from qmq.replication.protocol.frames import PeerRequest
 
 R = TypeVar("R")
+Parts = TypeVar("Parts")
+"""What those that answer are found in."""
 
 INVALID: Final = (ValueError, TypeError, RecursionError, MeshError, CorruptLog)
 """What reading a call or a reply raises, whatever is wrong with it."""
@@ -101,6 +103,11 @@ class PeerCall(Struct, Generic[R], frozen=True):
         """Raises ValueError when this cannot be the reply to this call."""
 
     @classmethod
+    def by(cls, answer: "Callable[[Parts, Self], R | Awaitable[R]]") -> "Answer[Parts]":
+        """A line of a table: `answer` gives the reply of this node to such a call, or raises Refused."""
+        return Answer(cls, answer)
+
+    @classmethod
     def encode_reply(cls, reply: R) -> bytes:
         return cls.format.encode(reply)  # type: ignore[no-any-return]
 
@@ -134,15 +141,22 @@ class Replies(NamedTuple, Generic[R]):
     missing: list[str]
 
 
-class CallTable:
-    """All calls of a node: class → the function that answers it, given the node and the call."""
+class Answer(NamedTuple, Generic[Parts]):
+    """A call, and what answers it. `PeerCall.by` makes one, and so it gives the reply of that call."""
 
-    def __init__(self, answers: Mapping[type[PeerCall[Any]], Callable[[Any, Any], Any]]) -> None:
-        self._answers = answers
+    call: type[PeerCall[Any]]
+    give: Callable[[Parts, Any], Any]
+
+
+class CallTable(Generic[Parts]):
+    """All calls of a node, or of one protocol, and what answers each, found in `Parts`."""
+
+    def __init__(self, answers: Iterable[Answer[Parts]]) -> None:
+        self._answers = dict(answers)
         kinds: dict[str, list[type[PeerCall[Any]]]] = defaultdict(list)
-        for call in answers:
+        for call in self._answers:
             kinds[call.kind].append(call)
-        self.calls = tuple(answers)
+        self.calls = tuple(self._answers)
         self.kinds = tuple(kinds)
         self._decoders = {kind: _request_decoder(tuple(calls)) for kind, calls in kinds.items()}
 
@@ -154,13 +168,13 @@ class CallTable:
             raise Refused("bad-destination", f"an invalid request of the kind {request.kind}: {error}") from error
         return found if isinstance(found, PeerCall) else found.wanted
 
-    async def answer(self, context: Any, call: PeerCall[R]) -> R:
+    async def answer(self, parts: Parts, call: PeerCall[R]) -> R:
         """The reply of this node. Raises Refused."""
-        reply = self._answers[type(call)](context, call)
+        reply = self._answers[type(call)](parts, call)
         return (await reply) if isawaitable(reply) else reply  # type: ignore[no-any-return]
 
 
-NO_CALLS: Final = CallTable({})
+NO_CALLS: Final = CallTable[Any](())
 
 
 def _request_decoder(calls: tuple[type[PeerCall[Any]], ...]) -> Any:

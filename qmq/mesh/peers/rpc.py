@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -44,7 +44,7 @@ class PeerRpc:
         self,
         mesh: Mesh,
         spawn: Callable[[Callable[[], object]], None],
-        table_of: Callable[[str], CallTable | None],
+        table_of: Callable[[str], CallTable[Any] | None],
         context: Callable[[], object],
     ) -> None:
         self._mesh = mesh
@@ -124,7 +124,7 @@ class PeerRpc:
         call = table.read(request)
         return call.encode_reply(await table.answer(self._context(), call))
 
-    def _table(self, kind: str) -> CallTable:
+    def _table(self, kind: str) -> CallTable[Any]:
         table = self._table_of(kind)
         if table is None:
             raise Refused("bad-destination", f"this node knows no requests of the kind {ascii(kind)}")

@@ -226,7 +226,7 @@ class AmqpDialogue(ClientDialogue):
         cause = (command.class_id, command.method_id)
         refusal = of_channel(error)
         if error.code == NOT_ALLOWED:
-            self._parts.refusals.note(session.peer_address, error, session.user, is_user=session.user is not None)
+            self._parts.refusals.note_client(session, error)
         if channel is None or not refusal.ends_channel:
             self.close_connection(of_connection(error), cause)
         else:

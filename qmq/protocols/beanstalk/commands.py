@@ -140,8 +140,7 @@ class BeanstalkCommands:
             self._refuse(refused, slot)
 
     def _refuse(self, refused: Refused, slot: ReplySlot) -> None:
-        session = self._session
-        self._parts.refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
+        self._parts.refusals.note_client(self._session, refused)
         slot.fill(refusal_reply(refused))
 
     def finish(self) -> None:

@@ -189,20 +189,20 @@ class JobStatistics:
 
     # Requests of peers
 
-    def calls(self) -> CallTable:
+    def calls(self) -> CallTable[Any]:
         """What a node answers of its peers about jobs and tubes."""
         jobs, changes = self._part.jobs, self._part.changes
         return CallTable(
-            {
-                FindJob: lambda node, call: jobs.answer_find(call),
-                FirstJob: lambda node, call: jobs.answer_first(call),
-                **dict.fromkeys((CheckJob, DeleteJob, KickJob), lambda node, call: changes.answer_change(call)),
-                KickTube: lambda node, call: changes.answer_kick(call),
-                PauseTube: lambda node, call: self._pause_here(call),
-                TubeCounts: lambda node, call: self._tube_here(call.tube),
-                ServerCounts: lambda node, call: self._server_here(),
-                TubeNames: lambda node, call: self._tubes_here(),
-            }
+            [
+                FindJob.by(lambda parts, call: jobs.answer_find(call)),
+                FirstJob.by(lambda parts, call: jobs.answer_first(call)),
+                *(one.by(lambda parts, call: changes.answer_change(call)) for one in (CheckJob, DeleteJob, KickJob)),
+                KickTube.by(lambda parts, call: changes.answer_kick(call)),
+                PauseTube.by(lambda parts, call: self._pause_here(call)),
+                TubeCounts.by(lambda parts, call: self._tube_here(call.tube)),
+                ServerCounts.by(lambda parts, call: self._server_here()),
+                TubeNames.by(lambda parts, call: self._tubes_here()),
+            ]
         )
 
     def _pause_here(self, call: PauseTube) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class WebCalls:
             self._access.rights_of(session.principal).check_send(destination)
         except Refused as refused:
             self._engine.broker.totals.refused(destination)
-            self._refusals.note(session.peer_address, refused, session.user, is_user=session.user is not None)
+            self._refusals.note_client(session, refused)
             raise
 
     async def _stream(self, request: HttpRequest, destination: str) -> None:

@@ -6,7 +6,7 @@ was checked is remembered while the connection sends the same credentials.
 """
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -281,5 +281,5 @@ def protocol(of_node: ProtocolParts) -> ClientProtocol:
     """HTTP on one node."""
     part, sessions = web_part(of_node), of_node.sessions
     begin = partial(HttpDialogue, of_node.engine, of_node.node, sessions.login_path, sessions.loops, part)
-    calls = CallTable({PullAcksCall: lambda context, call: part.pulls.answer(call)})
+    calls = CallTable[Any]([PullAcksCall.by(lambda parts, call: part.pulls.answer(call))])
     return ClientProtocol("http", begin, encode_refusal, part, calls, of_node.admin.console.history.begin)

@@ -83,7 +83,7 @@ class ClientProtocol(NamedTuple):
     """What a connection is sent that is not accepted."""
     shared: Any = None
     """What its connections share on this node."""
-    calls: CallTable = NO_CALLS
+    calls: CallTable[Any] = NO_CALLS
     """What peers ask of it."""
     served: Callable[[], None] = lambda: None
     """Called when its first listener opens."""

@@ -14,6 +14,7 @@ import trio
 
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import LoginRefused, ProtocolError, Refused
+from qmq.sessions.clients.session import ClientSession
 
 SUM_SECONDS: Final = 60.0
 USER_CHARACTERS_MAX: Final = 128
@@ -68,6 +69,10 @@ class Refusals:
         if why.code in AUDITED:
             self._audit(why.code, count=1, **facts)
         self._heartbeats.watch(trio.current_time() + SUM_SECONDS, partial(self._sum_up, reason))
+
+    def note_client(self, session: ClientSession, why: ProtocolError | Refused) -> None:
+        """A client was refused after its login, or where it needs none."""
+        self.note(session.peer_address, why, session.user, is_user=session.user is not None)
 
     def _sum_up(self, reason: str, now: float) -> float | None:
         known = self._reasons[reason]

@@ -63,7 +63,7 @@ def peer_rpc(nursery: trio.Nursery, links: Links, answer: Callable[[Any, Echo], 
         await trio.lowlevel.checkpoint()
         return call.word
 
-    table = CallTable({Echo: answer or echo})
+    table = CallTable([Echo.by(answer or echo)])
     return PeerRpc(links, nursery.start_soon, {"echo": table}.get, lambda: None)  # type: ignore[arg-type]
 
 
