@@ -46,6 +46,8 @@ PART ?=
 WORKLOAD ?= queue
 # Any text: install the newest versions that pyproject.toml allows, not those of .ci/pins.
 NEWEST ?=
+# Where packages for publishing are put.
+DIST ?= dist
 # Any text: `make release` tags and pushes.
 PUBLISH ?=
 # Extras of pyproject.toml that the tests use.
@@ -298,6 +300,11 @@ pins: ## Raise the versions in .ci/pins to the newest that pyproject.toml allows
 .PHONY: release
 release: ## Build and check a release in dist/, and say what publishing it would do (PUBLISH=1 does it: tag and push)
 	@.ci/release $(if $(PUBLISH),--publish)
+
+.PHONY: npm-package
+npm-package: ## Pack the client for browsers and Node.js (needs npm; DIST=folder)
+	@mkdir -p build/npm $(DIST) && cp LICENSE qmq/protocols/http/qmq.js qmq/protocols/http/npm/* build/npm
+	@npm pack --silent --pack-destination $(DIST) ./build/npm
 
 .PHONY: wheels
 wheels: ## Build the wheels of a release in dist/ and try each on every Python here (minutes)

@@ -1,4 +1,4 @@
-// A client of QMQ for browsers: STOMP 1.2 over WebSocket, over any of several nodes.
+// A client of QMQ for browsers and Node.js: STOMP 1.2 over WebSocket, over any of several nodes.
 //
 //   import { connect } from "/qmq.js";
 //   const mesh = connect(["ws://127.0.0.1:61680/stomp", "ws://127.0.0.1:61681/stomp"]);
@@ -109,7 +109,7 @@ export class QmqError extends Error {
   constructor(code, message) { super(message); this.code = code; }
 }
 
-/** Connect to any of `urls`. Options: `login`, `passcode`, `token`, `onState(state, detail)`: docs/browsers.md. */
+/** Connect to any of `urls`. Options: `login`, `passcode`, `token`, `onState(state, detail)`, `WebSocket`: npm/qmq.d.ts. */
 export const connect = (urls, options = {}) => new Mesh([].concat(urls), options);
 
 class Mesh {
@@ -121,11 +121,13 @@ class Mesh {
   constructor(urls, options) {
     if (!urls.length || !urls.every((url) => /^wss?:\/\/[^/]/.test(url)))
       throw new QmqError("bad-url", "connect needs URLs like wss://HOST:PORT/stomp");
-    const { login, passcode, token } = options;
+    const { login, passcode, token, WebSocket = globalThis.WebSocket } = options;
+    if (!WebSocket)
+      throw new QmqError("no-websocket", "no WebSocket here: pass one as an option, or use Node.js 22 or newer");
     const beats = { "heart-beat": `${HEARTBEAT_MS},${HEARTBEAT_MS}`, "on-error": "keep-open" };
     this.#hello = encodeFrame("CONNECT", { "accept-version": "1.2", host: "qmq", ...beats, login, passcode, token });
     this.#urls = urls;
-    this.#options = options;
+    this.#options = { ...options, WebSocket };
     this.#dial();
   }
 
@@ -177,7 +179,7 @@ class Mesh {
     const [life, parser] = [++this.#life, new Parser()];
     let socket;
     try {
-      socket = this.#socket = new WebSocket(this.#urls[this.#at], ["v12.stomp"]);
+      socket = this.#socket = new this.#options.WebSocket(this.#urls[this.#at], ["v12.stomp"]);
     } catch (error) {
       return this.#lost(life, error.message); // The browser forbids this URL, but perhaps not the next one.
     }
