@@ -202,8 +202,8 @@ def measure(spark: Any, folder: Path, records: int, rounds: int, only: Collectio
     from pyspark.sql import functions as f
 
     from qmq.spark import history
+    from qmq.spark.archive.files import PARTITION
     from qmq.spark.jobs import archive as archives
-    from qmq.spark.jobs.archive_files import PARTITION
     from qmq.spark.jobs.audit import audit
     from qmq.spark.reading.logs import DataDirectory
     from qmq.spark.reading.options import read_options

@@ -139,6 +139,12 @@ EXCEPTIONS: Mapping[str, set[str]] = {
     "storage/queues/postgres_watch.py": {"os", "socket", "time"},  # bounds how long a database may take
 }
 
+OF_PIPELINE = {"pyspark", "py4j", "pandas", "pyarrow", "deltalake", "numpy"}
+"""Packages of the extras `spark` and `archive`, which are for the room `spark`."""
+WITHOUT_SPARK = ("spark/archive/", "spark/reading/")
+"""What `qmq archive` runs, without a JVM."""
+SPARK = {"pyspark", "py4j", "pandas"}
+
 FILES = sorted((ROOT / "qmq").rglob("*.py"))
 NAMES = [file.relative_to(ROOT / "qmq").as_posix() for file in FILES]
 
@@ -183,6 +189,8 @@ def breaches(name: str, text: str) -> list[str]:
         elif (top, name) == ("asyncio", ON_ASYNCIO):
             continue
         elif top in RUNS_THINGS and not (top == "trio" and name.startswith(MAY_RUN) and not is_pure):
+            found.append(f"{name} imports {top}")
+        elif top in OF_PIPELINE and (room not in ("spark", "cli") or top in SPARK and name.startswith(WITHOUT_SPARK)):
             found.append(f"{name} imports {top}")
         elif name not in EXCEPTIONS or top not in EXCEPTIONS[name]:
             if any(name.startswith(path) and top in modules for path, modules in MUST_NOT_IMPORT.items()):
@@ -235,6 +243,9 @@ def test_imports_go_one_way() -> None:
         ("protocols/amqp/gateway/messages.py", "from qmq.sessions.frame_loop import FrameLoop"),
         ("engine/commit/commits.py", "from qmq.mesh.peers.rpc import Rpc"),
         ("sessions/frame_loop.py", "from qmq.admin.verbs import VERBS"),
+        ("node/node.py", "import pyarrow"),
+        ("storage/backup.py", "from deltalake import DeltaTable"),
+        ("spark/archive/archiver.py", "from pyspark.sql import SparkSession"),
     ],
 )
 def test_a_breach_is_seen(name: str, text: str) -> None:
@@ -251,6 +262,8 @@ def test_a_breach_is_seen(name: str, text: str) -> None:
         ("node/node.py", "import trio, time\nfrom qmq.broker import Broker"),
         ("protocols/http/websocket/handshake.py", "from qmq.protocols.http.codec import HttpRefusal"),
         ("cli/__init__.py", "from .. import __version__"),
+        ("spark/archive/archiver.py", "import pyarrow"),
+        ("spark/jobs/stats.py", "from pyspark.sql import SparkSession"),
     ],
 )
 def test_what_is_allowed_is_not_called_a_breach(name: str, text: str) -> None:

@@ -6,7 +6,7 @@
     lazy      groups of commands that are imported when they run
     launch    nodes as processes on this machine; tests/cluster uses it, too
     mesh_members  `qmq mesh check` and `retire`
-    serve, mesh, send, listen, status, listing, admin, config, deploy, log, backup, pipeline, bench     the commands
+    serve, mesh, send, listen, status, admin, config, deploy, log, backup, archive, pipeline, bench     the commands
 
 Exit codes of all commands: 0 success, 1 failure, 2 an error in the command line or the configuration.
 """
@@ -65,6 +65,10 @@ COMMANDS: Table = {
     "restore": (
         "qmq.cli.backup:restore",
         "Restore a backup to the data directory of a node, which must be missing or empty.",
+    ),
+    "archive": (
+        "qmq.cli.pipeline.archiver:archive",
+        "Add the messages of a mesh to a Delta table, without Spark.",
     ),
     "pipeline": ("qmq.cli.pipeline:pipeline", "Archive, audit and replay the history of a mesh with Spark."),
     "demo": ("qmq.cli.deploy.demo:demo", "Show a mesh: three nodes with traffic, the console, a kill and a return."),

@@ -15,8 +15,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from qmq.spark.archive.table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.archive import read_archive
-from qmq.spark.jobs.archive_table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import only
 from qmq.spark.jobs.tables import CHOOSING
 from qmq.spark.jobs.tasks import frame_of

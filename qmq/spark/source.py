@@ -28,12 +28,20 @@ from pyspark.sql.types import StructType
 
 from qmq.model.dots import Vector
 from qmq.spark.reading.options import BadOption, Options, read_options, vector_from_json, vector_to_json
-from qmq.spark.reading.partitions import PartOf, rows_of_part
+from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import Place, open_place
+from qmq.spark.reading.plan import Part
 from qmq.spark.reading.views import arrow_schema, columns_of, ddl, table_rows
 
 RECORD_BYTES = 200
 """What a record is taken for when a batch is bounded by bytes."""
+
+
+class PartOf(InputPartition):
+    """One task's work; pickled to a worker. Rows that are known already stand here themselves."""
+
+    def __init__(self, part: Part | list[dict[str, Any]]) -> None:
+        self.part = part
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -6,7 +6,7 @@ import click
 
 from ..options import json_option
 from ..output import byte_size, print_json
-from .shared import PATH, first_line, job, progress, read_source, require_spark, source_options
+from .shared import PATH, first_line, job, progress, read_source, require, source_options
 
 
 @click.command
@@ -24,9 +24,10 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
     runs failed. Later runs must have the same options for destinations and times as the first.
     """
     options = read_source(**source)
+    from ...spark.archive.run import Archived
     from ...spark.jobs import archive as jobs
 
-    def added(done: jobs.Archived) -> bool:
+    def added(done: Archived) -> bool:
         if as_json:
             print_json(done.as_json())
         elif done.rows or not follow:
@@ -61,8 +62,8 @@ def compact(table: str, target_mib: int, as_json: bool) -> None:
 
     The old files stay until `vacuum`, because a reader may still use them.
     """
-    require_spark()
-    from ...spark.jobs.archive import compact as compact_table
+    require("archive", "pyarrow", "deltalake")
+    from ...spark.archive.upkeep import compact as compact_table
 
     found = compact_table(table, target_bytes=target_mib << 20)
     added, removed = found["numFilesAdded"], found["numFilesRemoved"]
@@ -89,8 +90,8 @@ def vacuum(table: str, hours: int, dry_run: bool, as_json: bool) -> None:
     These are files that `compact` has combined, and files of runs that were killed. With fewer than 168 hours, it can
     remove files that a reader or a running archive job still uses.
     """
-    require_spark()
-    from ...spark.jobs.archive import vacuum as vacuum_table
+    require("archive", "pyarrow", "deltalake")
+    from ...spark.archive.upkeep import vacuum as vacuum_table
 
     names = vacuum_table(table, hours=hours, dry_run=dry_run)
     if as_json:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -100,9 +101,10 @@ def given_source(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def read_source(*, archive: str | None = None, **source: Any) -> "Options":
+def read_source(*, archive: str | None = None, needs_spark: bool = True, **source: Any) -> "Options":
     """The options of `given_source`, checked; an archive takes the place of a path."""
-    require_spark()
+    if needs_spark:
+        require_spark()
     from ...spark.reading.options import BadOption, read_options
 
     given = given_source(**source)
@@ -116,13 +118,18 @@ def read_source(*, archive: str | None = None, **source: Any) -> "Options":
         raise click.UsageError(str(error)) from error
 
 
+def require(extra: str, *modules: str, then: str = "") -> None:
+    """Raise Failed, with what to do, if one of the modules of the extra is not installed."""
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise Failed(f"this needs {error.name}: pip install 'qmq[{extra}]'{then}") from error
+
+
 def require_spark() -> None:
-    """Raise Failed, with what to do, if the extra is not installed."""
-    try:
-        import pyarrow  # noqa: F401  # only to check that it is installed
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        raise Failed(f"the pipeline needs {error.name}: pip install 'qmq[spark]', then qmq pipeline doctor") from error
+    """The same for what most jobs need."""
+    require("spark", "pyarrow", "pyspark", then=", then qmq pipeline doctor")
 
 
 @contextmanager

@@ -1,21 +1,12 @@
-"""The work of one Spark task: a part of the log, or rows that are known already, and the Arrow batches made of it."""
+"""The work of one task: a part of the log, and the Arrow batches made of it."""
 
 import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import InputPartition
-
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.place import read
 from qmq.spark.reading.plan import Part
-
-
-class PartOf(InputPartition):
-    """One task's work; pickled to a worker. Rows that are known already stand here themselves."""
-
-    def __init__(self, part: Part | list[dict[str, Any]]) -> None:
-        self.part = part
 
 
 def rows_of_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[Any]:

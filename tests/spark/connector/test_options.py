@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from qmq.cli import main
 from qmq.cli.pipeline.shared import read_source
 from qmq.spark import history
-from qmq.spark.jobs.archive_table import archive_choice, choice_of, commit, open_table
+from qmq.spark.archive.table import archive_choice, choice_of, commit, open_table
 from qmq.spark.jobs.tables import read_table, tables
 from qmq.spark.reading.options import BadOption, local_path, read_options
 from tests.spark.rig import A

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import QueryBuilder
 
-from qmq.spark.jobs.archive import compact, read_archive
-from qmq.spark.jobs.archive_table import open_table
+from qmq.spark.archive.table import open_table
+from qmq.spark.archive.upkeep import compact
+from qmq.spark.jobs.archive import read_archive
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_record
-from tests.spark.jobs.test_archive_files import Run
+from tests.spark.archive.test_files_and_table import Run
 from tests.spark.rig import A, B, batch, node
 
 MIDNIGHT = datetime(2023, 11, 15, tzinfo=UTC)

@@ -7,8 +7,9 @@ import pytest
 
 from qmq.model.dots import Origin
 from qmq.spark import history, history_frame
-from qmq.spark.jobs.archive import archive, compact
-from qmq.spark.jobs.archive_table import ArchiveError
+from qmq.spark.archive.table import ArchiveError
+from qmq.spark.archive.upkeep import compact
+from qmq.spark.jobs.archive import archive
 from qmq.spark.reading.options import BadOption, read_options
 from qmq.spark.reading.plan import DataLoss
 from tests.spark.connector.test_remote import JournalNode

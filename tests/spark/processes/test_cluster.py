@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qmq.spark.jobs.archive_table import open_table
+from qmq.spark.archive.table import open_table
 from tests.spark.rig import A, node, split
 
 PATIENCE_SECONDS = 120.0

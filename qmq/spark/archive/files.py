@@ -1,12 +1,13 @@
-"""The Parquet files of an archive: what a worker makes of its part of the logs, one file per day.
+"""The Parquet files of an archive: what is made of parts of the logs, one file per day.
 
-A file counts only once a commit of the table names it (`archive_table`); others are rubbish that `vacuum` removes.
+A file counts only once a commit of the table names it (`table`); others are rubbish that `vacuum` removes.
 """
 
 import json
 import os
 import time
 import uuid
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ COLUMNS: Final = ("origin", "sequence", "timestamp", "destination", "priority", 
 PARTITION: Final = "day"
 ROWS_PER_GROUP: Final = 131_072
 BYTES_PER_GROUP: Final = 64 << 20
-"""Of rows that wait to be written, about: parts of live nodes are made by numbers of records, whatever their bodies."""
+"""Of rows that wait to be written, of all days: parts of live nodes are made by numbers of records, of any size."""
 _BOUNDED: Final = [
     field.name
     for field in arrow_schema("messages", COLUMNS)
@@ -34,16 +35,16 @@ _BOUNDED: Final = [
 """Columns by which readers choose files. Some take a bound that is missing for null, and then skip the file."""
 
 
-def write_part(part: Part, options: Options, table: str, name: str) -> list[dict[str, Any]]:
-    """In a worker: the rows of one part as Parquet files, one per day, and what a commit must know of them.
+def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) -> list[dict[str, Any]]:
+    """The rows of some parts as Parquet files, one per day, and what a commit must know of them. Durable on return.
 
-    No two attempts write the same file: one that Spark has given up may still run, and write or remove its files long
-    after those of another one were committed.
+    After an error, or a cancel, the files are removed. No two attempts write the same file: one that Spark has given up
+    may still run, and write or remove its files long after those of another one were committed.
     """
     name = f"{name}-{uuid.uuid4().hex[:8]}"
     files: dict[str, _DayFile] = {}
     try:
-        for batch in rows_of_part(part, options, COLUMNS):
+        for batch in (rows for part in parts for rows in rows_of_part(part, options, COLUMNS)):
             days = pc.strftime(batch.column("timestamp"), "%Y-%m-%d")
             distinct = days.unique().to_pylist()
             for day in distinct:
@@ -51,6 +52,8 @@ def write_part(part: Part, options: Options, table: str, name: str) -> list[dict
                 if day not in files:
                     files[day] = _DayFile(table, day, name)
                 files[day].add(rows)
+                if sum(file.bytes_waiting for file in files.values()) >= BYTES_PER_GROUP:
+                    max(files.values(), key=lambda file: file.bytes_waiting).write()
         return [file.finish() for file in files.values()]
     except BaseException:
         for file in files.values():
@@ -79,18 +82,18 @@ class _DayFile:
         )
         self._waiting: list[pa.RecordBatch] = []
         self._rows_waiting = 0
-        self._bytes_waiting = 0
+        self.bytes_waiting = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._waiting.append(batch)
         self._rows_waiting += batch.num_rows
-        self._bytes_waiting += batch.nbytes
-        if self._rows_waiting >= ROWS_PER_GROUP or self._bytes_waiting >= BYTES_PER_GROUP:
-            self._write()
+        self.bytes_waiting += batch.nbytes
+        if self._rows_waiting >= ROWS_PER_GROUP:
+            self.write()
 
     def finish(self) -> dict[str, Any]:
         """Close the file, durable, and return what is in it."""
-        self._write()
+        self.write()
         self._writer.close()
         with open(self._file, "rb") as file:
             os.fsync(file.fileno())
@@ -109,10 +112,11 @@ class _DayFile:
         self._writer.close()
         self._file.unlink(missing_ok=True)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the rows that wait."""
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=ROWS_PER_GROUP)
-            self._waiting, self._rows_waiting, self._bytes_waiting = [], 0, 0
+            self._waiting, self._rows_waiting, self.bytes_waiting = [], 0, 0
 
 
 def _stats(written: pq.FileMetaData) -> str:

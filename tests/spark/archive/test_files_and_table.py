@@ -4,19 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake.exceptions import DeltaError
 from pyarrow.parquet import ParquetFile
-from pyspark.errors import PySparkException
 
-from qmq.errors import CorruptLog, NotConnected
 from qmq.model.dots import Origin, Vector
-from qmq.spark.jobs import archive as jobs
-from qmq.spark.jobs import archive_files, archive_table
-from qmq.spark.jobs.archive import Archived, archive, compact, follow
-from qmq.spark.jobs.archive_files import write_part
-from qmq.spark.jobs.archive_table import ArchiveError, Overtaken, choice_of, commit, open_table
+from qmq.spark.archive import files, table
+from qmq.spark.archive.files import write_parts
+from qmq.spark.archive.run import archive, begin, steps
+from qmq.spark.archive.table import ArchiveError, Overtaken, choice_of, commit, open_table
+from qmq.spark.archive.upkeep import compact
 from qmq.spark.reading.files import Files
-from qmq.spark.reading.options import BadOption, Options, read_options
+from qmq.spark.reading.options import read_options
 from qmq.spark.reading.plan import DataLoss
 from qmq.spark.reading.remote import Servers
 from tests.spark.connector.test_remote import JournalNode
@@ -28,10 +25,9 @@ def test_an_attempt_that_ends_late_does_not_touch_the_files_of_another(tmp_path:
     node(tmp_path, "a").segment(split(A, 1, 20, 5))
     options = read_options({"path": f"{tmp_path}/a", "includeHeaders": "true"})
     (part,) = Files(options).plan({}, {A: 20}, strict=True)
-    table = tmp_path / "table"
 
-    one = write_part(part, options, str(table), "run-00000")
-    other = write_part(part, options, str(table), "run-00000")
+    one = write_parts([part], options, str(tmp_path / "table"), "run-00000")
+    other = write_parts([part], options, str(tmp_path / "table"), "run-00000")
 
     assert [entry["rows"] for entry in (*one, *other)] == [20, 20]
     assert {entry["path"] for entry in one}.isdisjoint(entry["path"] for entry in other)
@@ -41,29 +37,29 @@ def test_big_bodies_are_written_long_before_there_are_many_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of a live node may be gigabytes of a few thousand records; it comes a megabyte at a time."""
-    monkeypatch.setattr(archive_files, "BYTES_PER_GROUP", 4000)
+    monkeypatch.setattr(files, "BYTES_PER_GROUP", 4000)
     live = JournalNode([batch(A, number, [record(number, bytes(1000))]) for number in range(1, 21)])
     options = read_options({"servers": live.address, "includeHeaders": "true"})
     place = Servers(options)
     (part,) = place.plan({}, {A: 20}, strict=True)
     place.close()
 
-    (entry,) = write_part(part, options, str(tmp_path), "run-00000")
+    (entry,) = write_parts([part], options, str(tmp_path), "run-00000")
 
     written = ParquetFile(tmp_path / entry["path"])
     assert written.metadata.num_rows == 20 and written.num_row_groups >= 5
 
 
-def test_a_node_that_is_behind_the_archive_adds_nothing_and_takes_nothing_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_is_behind_the_archive_adds_nothing_and_takes_nothing_back(tmp_path: Path) -> None:
     node(tmp_path, "a").segment(split(A, 1, 20, 5))
-    monkeypatch.setattr(jobs, "_begin", lambda *_: {A: 100})
-    nothing: Any = None
+    made = Run(tmp_path)
+    made.add({}, {A: 20})
+    node(tmp_path / "behind", "a").segment(split(A, 1, 10, 5))
 
-    done = archive(nothing, read_options({"path": f"{tmp_path}/a"}), str(tmp_path / "table"))
+    options = read_options({"path": f"{tmp_path}/behind/a"})
+    done = archive(Files(options), options, made.table, made.write)
 
-    assert (done.commits, done.vector) == (0, {A: 100})
+    assert (done.commits, done.vector) == (0, {A: 20})
 
 
 class Run:
@@ -77,8 +73,11 @@ class Run:
     def add(self, have: Vector, end: Vector) -> None:
         """What lies between the two, in one commit."""
         parts = Files(self.options).plan(have, end, strict=True)
-        found = [entry for part in parts for entry in write_part(part, self.options, self.table, "run")]
-        commit(self.table, have, end, found, self.chosen)
+        commit(self.table, have, end, self.write(parts), self.chosen)
+
+    def write(self, parts: Any) -> list[dict[str, Any]]:
+        """A file of each part and day, as Spark's workers make them."""
+        return [entry for part in parts for entry in write_parts([part], self.options, self.table, "run")]
 
     def rows(self) -> int:
         return int(open_table(self.table).to_pyarrow_table(columns=["sequence"]).num_rows)
@@ -92,7 +91,7 @@ def run(tmp_path: Path) -> Run:
 
 def before_commit(monkeypatch: pytest.MonkeyPatch, name: str, meanwhile: Any) -> None:
     """`meanwhile` happens once, after the run has looked at the table and before it commits."""
-    owner: Any = archive_table if hasattr(archive_table, name) else archive_table.DeltaTable
+    owner: Any = table if hasattr(table, name) else table.DeltaTable
     made, waiting = getattr(owner, name), [meanwhile]
 
     def late(*args: Any, **said: Any) -> Any:
@@ -142,67 +141,56 @@ def test_a_first_run_with_another_choice_that_was_quicker_is_not_mixed_with_this
     assert run.rows() == 10
 
 
-def test_a_first_run_of_many_commits_divides_what_is_kept_and_not_what_ever_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_run_of_many_commits_divides_what_is_kept_and_not_what_ever_was(tmp_path: Path) -> None:
     """The journal begins at a million: divided from 1, all but the last commit would be empty."""
-    monkeypatch.setattr(jobs, "FILES_PER_COMMIT", 4)
     node(tmp_path, "a").segment(split(A, 1_000_001, 1_000_080, 5), {A: 1_000_000})
     options = read_options({"path": str(tmp_path / "a"), "minPartitions": "16"})
     place = Files(options)
 
-    steps = list(jobs._steps(place, None, place.available()))
+    found = list(steps(place, None, place.available(), 4))
 
-    assert [end[A] for end, _ in steps] == [1_000_020, 1_000_040, 1_000_060, 1_000_080]
-    assert all(parts for _, parts in steps)
+    assert [end[A] for end, _ in found] == [1_000_020, 1_000_040, 1_000_060, 1_000_080]
+    assert all(parts for _, parts in found)
 
 
 def test_what_is_dropped_while_a_first_run_makes_its_commits_is_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was there when the run began, and the first commits already count."""
-    monkeypatch.setattr(jobs, "FILES_PER_COMMIT", 2)
     journal = node(tmp_path, "a")
     paths = [journal.segment(split(A, first, first + 9, 5), {A: first - 1}) for first in range(1, 81, 10)]
     place = Files(read_options({"path": str(tmp_path / "a"), "minPartitions": "8"}))
-    steps = jobs._steps(place, None, place.available())
-    end, _ = next(steps)
+    left = steps(place, None, place.available(), 2)
+    end, _ = next(left)
     for path in paths[:5]:
         path.unlink()
 
     with pytest.raises(DataLoss, match=f"{A} from {end[A] + 1} to"):
-        next(steps)
+        next(left)
 
 
 def test_what_is_missing_when_a_first_run_begins_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes what the logs still hold, in one commit or in many."""
-    monkeypatch.setattr(jobs, "FILES_PER_COMMIT", 2)
     journal = node(tmp_path, "a")
     paths = {first: journal.segment(split(A, first, first + 9, 5), {A: first - 1}) for first in range(1, 81, 10)}
     paths[41].unlink()
     place = Files(read_options({"path": str(tmp_path / "a"), "minPartitions": "8"}))
 
-    steps = list(jobs._steps(place, None, place.available()))
+    made = list(steps(place, None, place.available(), 2))
 
-    assert len(steps) > 1 and steps[-1][0] == {A: 80}
-    assert {extent.path for _, parts in steps for part in parts for extent in part.extents} == {
+    assert len(made) > 1 and made[-1][0] == {A: 80}
+    assert {extent.path for _, parts in made for part in parts for extent in part.extents} == {
         str(path) for first, path in paths.items() if first != 41
     }
 
 
-def test_a_first_run_says_what_no_node_had_any_more_and_later_runs_say_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def here(_: Any, items: Any, work: Any) -> Any:
-        return [found for item in items for found in work(item)]
-
-    monkeypatch.setattr(jobs, "results_of", here)
+def test_a_first_run_says_what_no_node_had_any_more_and_later_runs_say_nothing(tmp_path: Path) -> None:
     node(tmp_path, "a").segment([*split(A, 11, 20, 5), *split(A, 31, 40, 5)], {A: 10})
     node(tmp_path, "b").segment(split(B, 1, 5, 5))
-    options, table = read_options({"path": f"{tmp_path}/a,{tmp_path}/b"}), str(tmp_path / "table")
-    nothing: Any = None
+    made = Run(tmp_path)
+    options = read_options({"path": f"{tmp_path}/a,{tmp_path}/b"})
 
-    first, second = (archive(nothing, options, table) for _ in range(2))
+    first, second = (archive(Files(options), options, made.table, made.write) for _ in range(2))
 
     assert (first.rows, first.missing) == (25, f"{A} from 1 to 10, {A} from 21 to 30")
     assert (second.rows, second.missing) == (0, "")
@@ -216,91 +204,24 @@ def test_a_table_of_which_no_origin_is_known_any_more_is_no_first_run(run: Run) 
     place = Files(read_options({"path": str(Path(run.table).parent / "later" / "a")}))
     have = place.available()
 
-    begun = jobs._begin(run.table, have, run.chosen)
+    begun = begin(run.table, have, run.chosen)
     with pytest.raises(DataLoss, match=f"{anew} from 1 to 100"):
-        list(jobs._steps(place, begun, have))
+        list(steps(place, begun, have, 512))
 
 
 def test_a_first_run_of_many_commits_takes_what_live_nodes_have_and_notes_what_they_drop_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody has 31 to 40, which only reading shows."""
-    monkeypatch.setattr(jobs, "FILES_PER_COMMIT", 2)
     live = JournalNode([*split(A, 11, 30, 5), *split(A, 41, 90, 5)], base={A: 10})
     options = read_options({"servers": live.address, "minPartitions": "8"})
     place = Servers(options)
 
-    steps = list(jobs._steps(place, None, place.available()))
-    found = [row["sequence"] for _, parts in steps for row in rows(parts, options, ["sequence"])]
+    made = list(steps(place, None, place.available(), 2))
+    found = [row["sequence"] for _, parts in made for row in rows(parts, options, ["sequence"])]
     live.drop({A: 60})
     place.close()
 
-    assert len(steps) > 1 and sorted(found) == [*range(11, 31), *range(41, 91)]
+    assert len(made) > 1 and sorted(found) == [*range(11, 31), *range(41, 91)]
     with pytest.raises(DataLoss, match=f"{A} from"):
-        rows([part for _, parts in steps for part in parts], options, ["sequence"])
-
-
-def following(monkeypatch: pytest.MonkeyPatch, turns: list[Any]) -> tuple[list[str], list[float]]:
-    """What `follow` reports and how long it pauses, if runs end as `turns` say, and the last of them is the end."""
-    reports: list[str] = []
-    pauses: list[float] = []
-
-    def turn(*_: Any) -> Archived:
-        now = turns.pop(0)
-        if isinstance(now, Exception):
-            raise now
-        assert isinstance(now, Archived)
-        return now
-
-    monkeypatch.setattr(jobs, "archive", turn)
-    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: pauses.append(round(seconds)))
-    nothing: Any = None
-    follow(
-        nothing,
-        Options(paths=("x",)),
-        "t",
-        every_seconds=60.0,
-        on_run=lambda _: bool(turns),
-        failed=lambda error, pause: reports.append(f"{error}: {pause:g}"),
-    )
-    return reports, pauses
-
-
-def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quicker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    away: list[Any] = [NotConnected("no answer")] * 100
-
-    reports, pauses = following(monkeypatch, [*away, Archived(rows=1), Overtaken("quicker"), Archived(rows=2)])
-
-    assert reports == [*["no answer: 60"] * 100, "quicker: 60"] and set(pauses) == {60}
-
-
-@pytest.mark.parametrize(
-    "error",
-    [PySparkException("a worker was killed"), OSError(28, "no space"), DeltaError("not written"), CorruptLog("bits")],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_run_that_follows_goes_on_after_other_failures_with_growing_pauses_and_gives_up(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    failures: list[Any] = [error] * (jobs.FOLLOW_FAILURES_MAX - 1)
-
-    reports, pauses = following(monkeypatch, [*failures, Archived(), *failures, Archived()])
-
-    assert len(reports) == 2 * len(failures) and reports[0].endswith(": 60")
-    assert pauses[:7] == [60, 120, 240, 480, 600, 600, 600] and pauses[len(failures) + 1] == 60
-    with pytest.raises(type(error)):
-        following(monkeypatch, [*failures, error])
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ArchiveError("another table"), DataLoss("dropped"), BadOption("unknown"), ConnectionRefusedError("Spark is gone")],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_run_that_follows_ends_at_once_with_what_no_later_run_can_mend(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    with pytest.raises(type(error)):
-        following(monkeypatch, [error, Archived()])
+        rows([part for _, parts in made for part in parts], options, ["sequence"])

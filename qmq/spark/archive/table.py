@@ -15,12 +15,13 @@ from deltalake.transaction import AddAction, CommitProperties, Transaction, crea
 
 from qmq.errors import QmqError
 from qmq.model.dots import Vector
-from qmq.spark.jobs.archive_files import COLUMNS, PARTITION
+from qmq.spark.archive.files import COLUMNS, PARTITION
 from qmq.spark.reading.options import Options, local_path, names_to_text, vector_to_json
 from qmq.spark.reading.tables import time_of
 from qmq.spark.reading.views import arrow_schema
 
 TABLE_VERSION: Final = 1
+DELTA_LOG: Final = "_delta_log"
 COMMIT_TRIES: Final = 10
 """Of one commit, while others (`compact`, `vacuum`, another run) commit as well."""
 
@@ -97,7 +98,7 @@ def _described(delta: DeltaTable, table: str) -> dict[str, Any]:
 def commit(
     table: str, have: Vector, end: Vector, entries: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]
 ) -> None:
-    """Add files (as `archive_files.write_part` returns them), and how far the table goes with them, in one commit.
+    """Add files (as `files.write_parts` returns them), and how far the table goes with them, in one commit.
 
     `have`: how far it goes without them, as this run knows it. Makes the table if there is none.
 

@@ -1,0 +1,192 @@
+"""`qmq archive`: a process that adds the messages of a mesh to a Delta table, without Spark."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ...config import load
+from ..options import FILE, json_option
+from ..output import Failed, byte_size, counted, print_json
+from .shared import PATH, read_source, require, source_options
+
+if TYPE_CHECKING:
+    from ...spark.archive.archiver import Archiver
+    from ...spark.archive.lag import Behind
+    from ...spark.archive.run import Archived
+
+REPORT_SECONDS: Final = 60.0
+"""Between lines about runs that went well."""
+
+
+@click.command
+@click.argument("table", type=PATH)
+@source_options
+@click.option("--config", "config_file", type=FILE, help="Read the data directory of the node with this file.")
+@click.option("--once", is_flag=True, help="Add what there is now, and stop.")
+@click.option(
+    "--every", type=click.FloatRange(min=1.0), default=10.0, show_default=True, help="Seconds from run to run."
+)
+@click.option("--status", "is_status", is_flag=True, help="Only show the table, and how far it is behind.")
+@json_option
+def archive(
+    table: str,
+    config_file: Path | None,
+    once: bool,
+    every: float,
+    is_status: bool,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Add the messages of a mesh to a Delta table, without Spark.
+
+    It does so continuously. TABLE is a directory, the same table that `qmq pipeline archive` makes: each can continue
+    where the other stopped. Each message is added exactly once. Several archivers may have one table: one works, and
+    another takes over. Stops at Ctrl-C or SIGTERM, after the commit that it is at.
+
+    \b
+      qmq archive /data/archive --servers a:61613,b:61613
+      qmq archive /data/archive --config /etc/qmq/node.toml --once
+    """
+    if config_file is not None:
+        if source["paths"] or source["servers"]:
+            raise click.UsageError("--config excludes --path and --servers")
+        source["paths"] = (str(load(config_file, None, None, {})[0].data),)
+    elif not source["paths"] and not source["servers"]:
+        raise click.UsageError("give the nodes to read: --servers, --config or --path")
+    require("archive", "numpy", "pyarrow", "deltalake")
+    options = read_source(needs_spark=False, name="archive", **source)
+    from ...spark.archive.archiver import Archiver, standing
+
+    stop = threading.Event()
+    with failures_in_one_line():
+        if is_status:
+            show_standing(standing(options, table), as_json=as_json)
+            return
+        archiver = Archiver(options, table, every_seconds=every, is_stopping=stop.is_set)
+        with closing(archiver), stopped_by_signals(stop):
+            archiver.check()
+            if once:
+                reporter = Reporter(archiver, as_json=as_json, every_seconds=0.0)
+                reporter.ran(archiver.run())
+            else:
+                serve(archiver, Reporter(archiver, as_json=as_json, every_seconds=REPORT_SECONDS), every, stop)
+
+
+def serve(archiver: "Archiver", reporter: "Reporter", every: float, stop: threading.Event) -> None:
+    """Run until `stop`. No error ends it: each is shown, and the next run comes after a pause."""
+    from ...spark.archive.following import follow
+
+    def on_run(done: "Archived") -> bool:
+        reporter.ran(done)
+        return not stop.is_set()
+
+    def pause(seconds: float) -> None:
+        stop.wait(seconds)
+
+    while not stop.is_set():
+        follow(
+            archiver.run,
+            every_seconds=every,
+            on_run=on_run,
+            failed=reporter.failed,
+            pause=pause,
+            mended_later=(Exception,),
+        )
+
+
+class Reporter:
+    """What is printed: errors and changes at once, runs that went well together, once a minute."""
+
+    def __init__(self, archiver: "Archiver", *, as_json: bool, every_seconds: float) -> None:
+        self._archiver = archiver
+        self._as_json = as_json
+        self._every_seconds = every_seconds
+        self._rows = self._files = self._bytes = 0
+        self._shown_at = time.monotonic()
+        self._was_standby = False
+
+    def ran(self, done: "Archived") -> None:
+        """Raises as `Archiver.behind`."""
+        behind = self._archiver.behind()
+        if self._archiver.is_standby != self._was_standby:
+            self._was_standby = self._archiver.is_standby
+            click.echo("another archiver works: standing by" if self._was_standby else "working", err=True)
+        if done.missing:
+            click.echo(f"no node has these any more, so the archive begins without them: {done.missing}", err=True)
+        self._rows, self._files, self._bytes = (
+            self._rows + done.rows,
+            self._files + done.files,
+            self._bytes + done.bytes,
+        )
+        if self._as_json:
+            print_json({**done.as_json(), "behind_records": behind.records, "behind_seconds": rounded(behind.seconds)})
+        elif time.monotonic() - self._shown_at >= self._every_seconds:
+            if self._rows or behind.records or not self._every_seconds:
+                files = f"{counted(self._files, 'file')}, {byte_size(self._bytes)}"
+                click.echo(f"{counted(self._rows, 'message')} added ({files}); {behind_text(behind)}")
+            self._rows = self._files = self._bytes = 0
+            self._shown_at = time.monotonic()
+
+    def failed(self, error: Exception, pause: float) -> None:
+        text = str(error).strip().partition("\n")[0]
+        click.echo(f"{text or type(error).__name__}; next run in {pause:g} s", err=True)
+
+
+def behind_text(behind: "Behind") -> str:
+    """As a part of a sentence."""
+    if not behind.records:
+        return "nothing is left"
+    since = "" if behind.seconds is None else f", at most {behind.seconds:.1f} s"
+    return f"{counted(behind.records, 'record')} behind{since}"
+
+
+def rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def show_standing(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    size = byte_size(found["bytes"])
+    click.echo(f"{counted(found['rows'], 'message')} in {counted(found['files'], 'file')}, {size}")
+    click.echo(f"version {found['version']}, the last commit was at {found['last_commit']}")
+    click.echo(f"{counted(found['behind_records'], 'record')} behind")
+
+
+@contextmanager
+def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C and SIGTERM set `stop`; a second one ends the process as usual."""
+
+    def ask(number: int, _: object) -> None:
+        signal.signal(number, before[signal.Signals(number)])
+        click.echo("stopping after this commit", err=True)
+        stop.set()
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def failures_in_one_line() -> Iterator[None]:
+    """Errors of Delta and of the system as errors of a command."""
+    from deltalake.exceptions import DeltaError
+
+    from ...spark.reading.options import BadOption
+
+    try:
+        yield
+    except (BadOption, OSError, DeltaError) as error:
+        raise Failed(str(error)) from error

@@ -1,0 +1,121 @@
+"""`qmq archive`: one process, without a JVM, that archives again and again.
+
+It keeps its connections to the nodes between runs, reports to them how far it is (`qmq status` shows that), and stands
+by while another archiver works on the same table. After an error the next run begins with new connections.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from qmq.spark.archive.files import write_parts
+from qmq.spark.archive.lag import TAKEOVER_SECONDS, Behind, Lag, Turn, behind
+from qmq.spark.archive.run import Archived, archive, begin
+from qmq.spark.archive.table import Overtaken, choice_of, open_table, table_vector
+from qmq.spark.reading.options import Options, local_path
+from qmq.spark.reading.place import Place, open_place
+from qmq.spark.reading.plan import Part
+
+PARTS_PER_COMMIT: Final = 8
+"""Half a gigabyte of log: what a kill costs, and how long a stop waits."""
+
+
+class Archiver:
+    """Runs of one table. Used by one thread; `close` it."""
+
+    def __init__(
+        self, options: Options, table: str, *, every_seconds: float, is_stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._options = options
+        self._table = local_path(table)
+        self._is_stopping = is_stopping
+        self._place: Place | None = None
+        self._lag = Lag()
+        self._turn = Turn(max(TAKEOVER_SECONDS, 3 * every_seconds))
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether another archiver was quicker, and has committed lately."""
+        return self._turn.is_standby
+
+    def check(self) -> None:
+        """Raises ArchiveError when there is something at the table's place that is no archive of these messages."""
+        begin(self._table, {}, choice_of(self._options))
+
+    def run(self) -> Archived:
+        """One run, or none while another archiver works. Raises as `run.archive`."""
+        try:
+            if not self._turn.take(self._version(), time.monotonic()):
+                return Archived()
+            done = archive(
+                self._opened(),
+                self._options,
+                self._table,
+                self._write,
+                parts_per_commit=PARTS_PER_COMMIT,
+                is_stopping=self._is_stopping,
+            )
+            self._opened().report(done.vector)
+            return done
+        except Overtaken:
+            self._turn.lose(self._version(), time.monotonic())
+            raise
+        except Exception:
+            self.close()
+            raise
+        finally:
+            pa.default_memory_pool().release_unused()
+
+    def behind(self) -> Behind:
+        """What nodes have now that the table does not have. Raises as `run.archive`."""
+        have = self._opened().available()
+        vector = table_vector(open_table(self._table), have) if self._version() >= 0 else {}
+        return self._lag.look(time.monotonic(), have, vector)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._place is not None:
+            self._place.close()
+            self._place = None
+
+    def _opened(self) -> Place:
+        if self._place is None:
+            self._place = open_place(self._options)
+        return self._place
+
+    def _write(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        return write_parts(parts, self._options, self._table, uuid.uuid4().hex)
+
+    def _version(self) -> int:
+        """-1 where there is no table."""
+        found: int = DeltaTable(self._table).version() if DeltaTable.is_deltatable(self._table) else -1
+        return found
+
+
+def standing(options: Options, table: str) -> dict[str, Any]:
+    """How an archive stands to its nodes now: rows, files, version, time of the last commit, records to archive.
+
+    Raises ArchiveError when there is no archive, and as `open_place`.
+    """
+    delta = open_table(table)
+    place = open_place(options)
+    try:
+        have = place.available()
+    finally:
+        place.close()
+    begin(local_path(table), {}, choice_of(options))
+    files = pa.table(delta.get_add_actions(flatten=True))
+    (last,) = delta.history(1)
+    return {
+        "version": delta.version(),
+        "rows": sum(files["num_records"].to_pylist()),
+        "files": files.num_rows,
+        "bytes": sum(files["size_bytes"].to_pylist()),
+        "last_commit": datetime.fromtimestamp(last["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds"),
+        "behind_records": behind(have, table_vector(delta, have)),
+    }

@@ -1,0 +1,158 @@
+"""One run of an archive: what is read when, and put together. The same with Spark's workers and in one process.
+
+A run asks the nodes how far they are, plans what the table lacks of that, and makes commits of so many parts each. The
+table is its own checkpoint: the next run begins where the last commit ended, from wherever it is started, and of two
+runs at once the second commit is refused. A run that dies leaves files that no reader sees; `vacuum` removes them.
+
+What writes the files is an argument, `write`. The files are `files`, the commits `table`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from qmq.model.dots import Vector, merge
+from qmq.spark.archive.files import PARTITION
+from qmq.spark.archive.table import DELTA_LOG, ArchiveError, choice_of, commit, require_same, table_vector
+from qmq.spark.reading.options import Options, local_path, vector_to_json
+from qmq.spark.reading.place import Place
+from qmq.spark.reading.plan import DataLoss, Part, ranges_text
+from qmq.spark.reading.ranges import NOTHING, RangeMap
+
+PARTS_PER_COMMIT: Final = 512
+"""A first run over years of log is many commits, each of which counts when a later one fails."""
+
+Write = Callable[[Sequence[Part]], list[dict[str, Any]]]
+"""Makes the files of the parts of one commit, and returns what `files.write_parts` returns."""
+
+
+@dataclass(slots=True)
+class Archived:
+    """What one run did. `vector` is how far the table goes now."""
+
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    commits: int = 0
+    seconds: float = 0.0
+    vector: Vector = field(default_factory=dict)
+    missing: str = ""
+    """Of a first run: ranges that no node had any more when it began."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "seconds": round(self.seconds, 3), "vector": vector_to_json(self.vector)}
+
+
+def archive(
+    place: Place,
+    options: Options,
+    table: str,
+    write: Write,
+    *,
+    parts_per_commit: int = PARTS_PER_COMMIT,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Archived:
+    """Add to `table` everything that the logs hold beyond it. Durable on return.
+
+    The first run makes the table, and with it the choice of destinations; later runs must make the same. Once
+    `is_stopping`, the run returns after the commit that it is at: what it has not done is left to the next one.
+
+    Raises:
+        ArchiveError: the table is another kind of table, or was started with other destinations.
+        Overtaken: another run has added to it meanwhile.
+        DataLoss: the logs do not hold any more what comes right after the table.
+        BadOption: `table` is an address, and no path.
+        NotConnected: no node answers.
+        OSError: a file cannot be written.
+    """
+    began = time.monotonic()
+    table = local_path(table)
+    chosen = choice_of(options)
+    done = Archived()
+    have = place.available()
+    start = begin(table, have, chosen)
+    done.vector = dict(start or {})
+    if start is None:
+        done.missing = ranges_text(_nowhere(place, {}, have))
+    merge(have, done.vector)  # what is read now may be behind what was read before: nothing is taken back
+    for end, parts in steps(place, start, have, parts_per_commit):
+        if is_stopping():
+            break
+        _add(table, done, end, write(parts) if parts else [], chosen)
+    done.seconds = time.monotonic() - began
+    return done
+
+
+def begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector | None:
+    """How far the table goes of what there is, which may be nothing when all nodes have begun again; None: no table.
+
+    Raises ArchiveError when there is something else.
+    """
+    if Path(table).exists() and not Path(table).is_dir():
+        raise ArchiveError(f"{table} is a file; an archive is a directory")
+    try:
+        delta = DeltaTable(table)
+    except TableNotFoundError:
+        _require_room(Path(table))
+        return None
+    require_same(delta, table, chosen)
+    return table_vector(delta, have)
+
+
+def _require_room(table: Path) -> None:
+    """Raises ArchiveError when a first run would mix its files with others."""
+    # A first run that was killed has left files of days.
+    others = sorted(path.name for path in table.glob("*") if not path.name.startswith((f"{PARTITION}=", DELTA_LOG)))
+    if others:
+        raise ArchiveError(f"{table} is no archive and not empty, it has {others[0]!r}: give a new directory")
+
+
+def steps(
+    place: Place, begun: Vector | None, have: Vector, parts_per_commit: int
+) -> Iterator[tuple[Vector, list[Part]]]:
+    """Parts of one commit at a time, and the vector after it. `begun`: what `begin` returned."""
+    # A first run takes what is left of the past, whatever that lacks; from then on nothing may.
+    is_first = begun is None
+    start = begun or {}
+    anything = RangeMap.between({}, have) if is_first else NOTHING
+    parts = place.plan(start, have, strict=not is_first, but_for=anything)
+    if len(parts) <= parts_per_commit:
+        if have != start:
+            yield have, parts
+        return
+    # Too much for one commit: what journals still hold is divided evenly, origin by origin.
+    pieces = -(-len(parts) // parts_per_commit)
+    base = place.base()
+    behind = dict(start)
+    low = {origin: max(start.get(origin, 0), min(base.get(origin, 0), last)) for origin, last in have.items()}
+    nowhere = _nowhere(place, low, have) if is_first else NOTHING
+    for piece in range(1, pieces + 1):
+        end = {origin: low[origin] + (last - low[origin]) * piece // pieces for origin, last in have.items()}
+        # All else was there when the run began: what has gone since is no distant past.
+        strict = not is_first or piece > 1
+        yield end, place.plan(behind, end, strict=strict, but_for=nowhere, over_holes=is_first)
+        behind = end
+
+
+def _nowhere(place: Place, start: Vector, end: Vector) -> RangeMap:
+    """What no node has of everything above `start` up to `end`."""
+    try:
+        place.plan(start, end, strict=True)
+    except DataLoss as loss:
+        return loss.missing
+    return NOTHING
+
+
+def _add(table: str, done: Archived, end: Vector, entries: list[dict[str, Any]], chosen: Mapping[str, Any]) -> None:
+    Path(table).mkdir(parents=True, exist_ok=True)
+    commit(table, done.vector, end, entries, chosen)
+    done.rows += sum(entry["rows"] for entry in entries)
+    done.bytes += sum(entry["size"] for entry in entries)
+    done.files += len(entries)
+    done.commits += 1
+    done.vector.update(end)

@@ -1,0 +1,109 @@
+"""`qmq archive` where no archive is made: errors on the command line, what is missing, and how it is stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qmq.cli.pipeline.archiver import behind_text, serve, stopped_by_signals
+
+from .conftest import Run
+from .test_pipeline import HEAVY
+
+
+def test_help_imports_nothing_of_the_extra() -> None:
+    code = (
+        "import sys, qmq.cli; qmq.cli.main(['archive', '--help'], standalone_mode=False); "
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_without_the_extra_it_says_how_to_install_it(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    monkeypatch.setitem(sys.modules, "numpy", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace())
+
+    result = run("archive", str(tmp_path / "table"), "--path", str(tmp_path))
+
+    assert result.exit_code == 1 and "deltalake: pip install 'qmq[archive]'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "give the nodes to read: --servers, --config or --path"),
+        (["--config", "node.toml", "--servers", "a:1"], "--config excludes --path and --servers"),
+        (["--path", ".", "--every", "0"], "x>=1"),
+    ],
+)
+def test_a_command_line_that_cannot_be_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = run("archive", "table", *more)
+
+    assert result.exit_code == 2 and said in result.output and list(tmp_path.iterdir()) == []
+
+
+def test_an_address_of_an_object_store_is_refused(run: Run) -> None:
+    result = run("archive", "s3://bucket/table", "--servers", "a:1")
+
+    assert result.exit_code == 2 and "only paths of a mounted file system" in result.output
+
+
+def test_lag_is_said_in_records_and_seconds() -> None:
+    def behind(records: int, seconds: float | None) -> Any:
+        return SimpleNamespace(records=records, seconds=seconds)
+
+    assert behind_text(behind(0, 0.0)) == "nothing is left"
+    assert behind_text(behind(1, None)) == "1 record behind"
+    assert behind_text(behind(12, 2.04)) == "12 records behind, at most 2.0 s"
+
+
+def test_the_first_signal_asks_to_stop_and_the_next_one_acts_as_usual() -> None:
+    stop = threading.Event()
+    with stopped_by_signals(stop):
+        os.kill(os.getpid(), signal.SIGINT)
+
+        assert stop.wait(10.0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            stop.wait(0.0)
+
+
+def test_no_error_of_a_run_or_of_what_is_shown_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("deltalake")
+    stop = threading.Event()
+    failures: list[str] = []
+    turns: list[Any] = [MemoryError("full"), AssertionError(), ValueError("a bug"), "run", OSError(5, "gone"), "run"]
+
+    def run_once() -> Any:
+        turn = turns.pop(0)
+        if isinstance(turn, Exception):
+            raise turn
+        return turn
+
+    def ran(_: Any) -> None:
+        if turns:
+            raise OSError(28, "no space to print")
+        stop.set()
+
+    reporter = SimpleNamespace(ran=ran, failed=lambda error, pause: failures.append(type(error).__name__))
+    monkeypatch.setattr(stop, "wait", lambda seconds: None)
+    runs: Any = SimpleNamespace(run=run_once)
+    shown: Any = reporter
+
+    serve(runs, shown, 1.0, stop)
+
+    assert failures == ["MemoryError", "AssertionError", "ValueError", "OSError", "OSError"]

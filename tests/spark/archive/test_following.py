@@ -1,0 +1,72 @@
+"""Runs one after the other: what is waited for, and what ends them. No run is real here."""
+
+from typing import Any
+
+import pytest
+from deltalake.exceptions import DeltaError
+
+from qmq.errors import CorruptLog, NotConnected
+from qmq.spark.archive.following import FOLLOW_FAILURES_MAX, follow
+from qmq.spark.archive.run import Archived
+from qmq.spark.archive.table import ArchiveError, Overtaken
+from qmq.spark.reading.plan import DataLoss
+
+FINAL = (ArchiveError, DataLoss, ConnectionError)
+
+
+def following(turns: list[Any]) -> tuple[list[str], list[float]]:
+    """What `follow` reports and how long it pauses, if runs end as `turns` say, and the last of them is the end."""
+    reports: list[str] = []
+    pauses: list[float] = []
+
+    def turn() -> Archived:
+        now = turns.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        assert isinstance(now, Archived)
+        return now
+
+    follow(
+        turn,
+        every_seconds=60.0,
+        on_run=lambda _: bool(turns),
+        failed=lambda error, seconds: reports.append(f"{error}: {seconds:g}"),
+        pause=lambda seconds: pauses.append(round(seconds)),
+        final=FINAL,
+        failures_max=FOLLOW_FAILURES_MAX,
+    )
+    return reports, pauses
+
+
+def test_a_run_that_follows_goes_on_when_no_node_answers_or_another_run_was_quicker() -> None:
+    away: list[Any] = [NotConnected("no answer")] * 100
+
+    reports, pauses = following([*away, Archived(rows=1), Overtaken("quicker"), Archived(rows=2)])
+
+    assert reports == [*["no answer: 60"] * 100, "quicker: 60"] and set(pauses) == {60}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "no space"), DeltaError("not written"), CorruptLog("bits")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_run_that_follows_goes_on_after_other_failures_with_growing_pauses_and_gives_up(error: Exception) -> None:
+    failures: list[Any] = [error] * (FOLLOW_FAILURES_MAX - 1)
+
+    reports, pauses = following([*failures, Archived(), *failures, Archived()])
+
+    assert len(reports) == 2 * len(failures) and reports[0].endswith(": 60")
+    assert pauses[:7] == [60, 120, 240, 480, 600, 600, 600] and pauses[len(failures) + 1] == 60
+    with pytest.raises(type(error)):
+        following([*failures, error])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ArchiveError("another table"), DataLoss("dropped"), ConnectionRefusedError("Spark is gone")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_run_that_follows_ends_at_once_with_what_no_later_run_can_mend(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        following([error, Archived()])
