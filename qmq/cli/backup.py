@@ -141,4 +141,6 @@ def _data(
             raise click.UsageError("give the data directory of the node: --data, or --config")
         return data, node
     settings, _ = load(config_file, peers_file, node, overrides(data))
-    return settings.data, settings.name
+    if settings.directory is None:
+        raise Failed(f"the node {settings.name} keeps everything in memory: there is nothing to copy")
+    return settings.directory, settings.name

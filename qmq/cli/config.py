@@ -12,6 +12,7 @@ from ..config.certificates import DOUBTFUL, check_certificates
 from ..config.difference import difference
 from ..config.load import named_peers
 from ..config.migration import migrated, shown_difference, write_beside
+from ..config.node import in_memory
 from ..config.secrecy import readable_hashes
 from ..config.show import effective
 from ..config.users import groups_without_permission
@@ -64,6 +65,7 @@ def check_files(
         tls = check_certificates(load_node(config_file, given) if len(names) > 1 else settings, config_file, peers)
         diagnostics += [one.text for one in tls if one.severity != DOUBTFUL]
         notes = [one.text for one in tls if one.severity == DOUBTFUL]
+        notes += [in_memory(settings.storage)] if settings.directory is None else []
         notes += [*settings.notes, *(note for note in [readable_hashes(settings)] if note is not None)]
         named = [row.get("group") for row in settings.definitions.get("permission", {}).values()]
         for name, user in settings.definitions.get("user", {}).items():

@@ -18,6 +18,7 @@ from qmq.engine.runtime.log_events import facts_of
 from ..address import Address
 from ..config import load
 from ..config.certificates import FATAL, REFUSED, check_certificates
+from ..config.node import MEMORY
 from ..errors import ConfigError
 from ..protocols import declarations
 from .lazy import without_collections
@@ -89,6 +90,11 @@ def log_as_json(node: str, handler: logging.Handler) -> Callable[[str], None]:
 @click.command
 @node_options
 @click.option(
+    "--memory",
+    is_flag=True,
+    help="Write no file: keep everything in memory, and lose it when the node stops. Excludes --data.",
+)
+@click.option(
     "--listen",
     metavar="HOST:PORT",
     callback=read_optional_address,
@@ -124,6 +130,7 @@ def serve(
     peers_file: Path | None,
     node_name: str | None,
     data: Path | None,
+    memory: bool,
     listen: Address | None,
     log_level: str,
     log_format: str,
@@ -140,7 +147,9 @@ def serve(
     SIGTERM or Ctrl-C drains the node: it takes no new connections, records what it has accepted, and stops.
     SIGHUP reads the files again and applies all changes, or none of them and logs the reason.
     """
-    given = overrides(data, listen)
+    if memory and data is not None:
+        raise click.UsageError("--memory excludes --data")
+    given = overrides(data, listen) | ({"data": MEMORY} if memory else {})
     if config_file is None and peers_file is None and listen is None:
         given |= {one.name: ({"address": str(one.default)},) for one in declarations() if one.default is not None}
     read = partial(load, config_file, peers_file, node_name, given)

@@ -20,7 +20,7 @@ from ..errors import ConfigError
 from .authentication import asks_others
 from .definition_values import entry_errors
 from .diagnostics import describe
-from .node import LISTENERS, NodeSettings
+from .node import LISTENERS, MEMORY, NodeSettings
 from .old_sections import take_old_sections
 from .peers import PeersFile
 from .secrecy import check_secrecy, is_open_to_others
@@ -107,6 +107,8 @@ def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peer
             diagnostics.append(
                 f"{source}: which of its nodes is this? Set --node, or name in the node file: {', '.join(names)}"
             )
+    if settings.directory is None:
+        diagnostics.append(f'{source}: nodes: a node with data = "{MEMORY}" runs alone, and not in a mesh')
     if settings.mesh.tls is None and len(peers.nodes) > 1:
         if not peers.is_loopback:
             diagnostics.append(
@@ -120,12 +122,20 @@ def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peer
 
 
 def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) -> list[str]:
-    """Errors for receipt levels that need more nodes than the mesh has."""
+    """Errors for receipt levels that need more nodes than the mesh has, or a disk where the node has none."""
     most = len(peers.nodes) - 1 if peers is not None else 0
     levels = {"mesh.receipt": settings.mesh.receipt}
+    acks = {"mesh.ack_level": settings.mesh.ack_level}
     for kind in ("policy", "queue"):
         for name, value in settings.definitions.get(kind, {}).items():
             levels[f"definitions: {kind} {name}: receipt"] = value.get("receipt")
+            acks[f"definitions: {kind} {name}: ack_level"] = value.get("ack_level")
+    if settings.directory is None:
+        return [
+            f'{source}: {key} = "{word}" asks for a disk, and data is "{MEMORY}"; leave it out'
+            for key, word in [*levels.items(), *acks.items()]
+            if word not in (None, "accepted", "edge")
+        ]
     offer = f'the most is "replicas={most}"' if most else 'without other nodes it is "fsync" or "accepted"'
     return [
         f'{source}: {key} = "{word}" asks for more nodes than the mesh has; {offer}'
@@ -218,6 +228,11 @@ def _load_node(
             section[last] = value
     settings = _validate(NodeSettings, values, str(path) if path is not None else "settings", lines, diagnostics)
     if settings is not None and path is not None:
+        if settings.directory is None and "data" not in overrides and (path.parent / MEMORY).is_dir():
+            diagnostics.append(
+                f'{path}: data: "{MEMORY}" means no directory, but there is one: write "./{MEMORY}" to use it, else '
+                "remove it"
+            )
         settings.read_from(path, *old)
         diagnostics += entry_errors(settings.definitions, str(path))
     return settings
@@ -343,5 +358,7 @@ def _anchor_paths(values: dict[str, Any], directory: Path) -> None:
     files = ("certificate", "key", "ca", "crl", "jwks")
     for section, keys in ((values, ("data", "peers")), *((one, files) for one in sections)):
         for key in keys:
-            if isinstance(section.get(key), str) and section[key]:
-                section[key] = str(directory / section[key])
+            if isinstance(section.get(key), str) and section[key] and (key, section[key]) != ("data", MEMORY):
+                anchored = directory / section[key]
+                # A path: the text "./memory" would become "memory".
+                section[key] = anchored if key == "data" else str(anchored)

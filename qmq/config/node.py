@@ -7,7 +7,7 @@ file are in `load`, because either file can be read alone.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from msgspec import Meta
@@ -26,6 +26,7 @@ from qmq.section import (
     WrongValue,
     check_at_least,
     extended,
+    read_path,
     refuse,
 )
 
@@ -52,6 +53,17 @@ def _read_sync(value: object) -> object:
     if value in ("always", "never") or (found and 1 <= int(found[1]) <= SYNC_INTERVAL_MS_MAX):
         return value
     raise ValueError(f'must be "always", "never", or an interval from "1ms" to "{SYNC_INTERVAL_MS_MAX}ms"')
+
+
+MEMORY: Final = "memory"
+"""In place of a data directory: the node writes no file."""
+
+MEMORY_BYTES_MIN: Final = 64 << 20
+"""The databases keep some free pages, and a checkpoint needs room."""
+
+
+def _read_data(value: object) -> Path | str:
+    return MEMORY if value == MEMORY else read_path(value)
 
 
 def _read_queue_store(value: object) -> object:
@@ -102,6 +114,8 @@ class StorageSettings(Section):
     """Where a backlog is stored: a file in the data directory, or a PostgreSQL database for this node alone."""
     queue_store_seconds_max: Annotated[Seconds, Meta(ge=1.0)] = 30.0
     """If PostgreSQL hangs or is away for longer, the node stops, so that peers take over."""
+    memory_bytes_max: Annotated[Size, Meta(ge=MEMORY_BYTES_MIN)] = 256 << 20
+    """What a node without a data directory keeps in memory, in place of a disk."""
 
     @classmethod
     def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
@@ -112,10 +126,32 @@ class StorageSettings(Section):
             if value < least:
                 raise ValueError(f"must be 0, or at least {least}, which a checkpoint needs (see checkpoint_bytes)")
 
+    def within_memory(self) -> Self:
+        """These settings with bounds that fit into `memory_bytes_max`. The reserve stays 0 where the file says so."""
+        size = self.memory_bytes_max
+        parts = {
+            "checkpoint_bytes": 32,
+            "segment_bytes_max": 32,
+            "journal_keep_bytes": 16,
+            "disk_reserve_bytes": 4,
+            "fanout_bytes_max": 4,
+            "journal_bytes_max": 2,
+        }
+        return self.replace({key: min(getattr(self, key), size // part) for key, part in parts.items()})
+
     @property
     def sync_interval_ms(self) -> int | None:
         """The interval, or None for `always` and `never`."""
         return int(self.sync[:-2]) if self.sync.endswith("ms") else None
+
+
+def in_memory(storage: StorageSettings) -> str:
+    """What a node without a data directory does not promise, for its operator."""
+    size = f"{storage.memory_bytes_max >> 20} MiB"
+    return (
+        f"this node writes no file: everything is in memory, at most {size}. When it stops, its messages, durable "
+        "subscriptions and definitions are lost, and its receipts say accepted"
+    )
 
 
 class MeshSettings(Section):
@@ -172,7 +208,8 @@ class ServingSettings(Section):
     name: NodeName = "qmq"
     peers: FilePath | None = None
     """The peers file, unless the command line names one."""
-    data: FilePath = Path("qmq-data")
+    data: Annotated[Path | str, _read_data] = Path("qmq-data")
+    """The data directory, or `memory`; `directory` is easier to use."""
     stomp: tuple[ListenerSettings, ...] = (ListenerSettings(address=DEFAULT_STOMP),)
 
 
@@ -192,6 +229,11 @@ class NodeSettings(ServingSettings):
     """What the mesh shares, applied like an import of an operator (`qmq.settings.definitions.file_entries`)."""
     destinations: DestinationSettings = DestinationSettings()
     mesh: MeshSettings = MeshSettings()
+
+    @property
+    def directory(self) -> Path | None:
+        """The data directory; None for a node that writes no file."""
+        return None if self.data == MEMORY else Path(self.data)
 
     @property
     def source(self) -> str:
@@ -278,8 +320,14 @@ def _listeners(seen: Mapping[str, Any]) -> tuple[ListenerSettings, ...]:
     return tuple(one for key in LISTENERS for one in seen.get(key, ()))
 
 
+def _check_storage(storage: StorageSettings, seen: Mapping[str, Any]) -> None:
+    if seen.get("data") == MEMORY and storage.queue_store != "sqlite":
+        raise ValueError(f'must be without queue_store, because data is "{MEMORY}"')
+
+
 RULES: Final[Mapping[str, Callable[[Any, Mapping[str, Any]], None]]] = {
     "definitions": _check_definitions,
     "destinations": _check_destinations,
+    "storage": _check_storage,
 }
 """Key → what refuses its value, beside those of the keys before it."""

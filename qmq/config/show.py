@@ -11,6 +11,8 @@ from pathlib import Path
 from qmq.address import Address
 from qmq.section import SECRET_KEYS, Section
 
+from .node import MEMORY
+
 HIDDEN = "(hidden)"
 
 ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", 0x7F: "\\u007f", **{code: f"\\u{code:04x}" for code in range(0x20)}}
@@ -66,6 +68,8 @@ def text_of(key: str, value: object) -> str:
         return repr(value)
     if value is None:
         return '""'  # In a definition from JSON; TOML has no such value.
+    if value == Path(MEMORY):
+        return _text(f"./{MEMORY}")  # A directory of this name.
     assert isinstance(value, str | Path | Address | IPv4Network | IPv6Network), f"no TOML for {type(value).__name__}"
     return _text(str(value))
 

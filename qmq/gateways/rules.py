@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from qmq.broker.messages.receipt_levels import FSYNC, asked_level, asks_quorum, with_quorum
+from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, asks_quorum, with_quorum
 from qmq.broker.routing.table import RoutingTable
 
 BodyCheck = Callable[[bytes], int]
@@ -17,9 +17,10 @@ class Rules:
     `retains` whether a topic keeps every last value, `buffer_messages` how many messages may wait for a subscription to
     topics that does not say, 0 for no such bound, `level` how many disks receipts about a destination wait for
     unless the frame says, `needs_quorum` whether those of ACKs wait until no node will hand the message out again.
-    There are `replicas_max` other nodes. All these answer alike about destinations of one kind for which `likeness`
-    gives the same object. `lock` raises Refused if a queue is exclusive to another session than the one given.
-    `begun_by` is the user that has declared a queue, "" if that was none, None for a queue that can have no such user.
+    No frame can ask for more than `level_max`: the number of other nodes, or ACCEPTED without a disk. All these answer
+    alike about destinations of one kind for which `likeness` gives the same object. `lock` raises Refused if a queue is
+    exclusive to another session than the one given. `begun_by` is the user that has declared a queue, "" if that was
+    none, None for a queue that can have no such user.
     `routing` has the bindings; it does not count for `likeness`. `body_check` gives what the bodies of SENDs to a
     destination are checked with, None if by nothing; it raises Refused where none can be sent now. It is None itself
     where no policy names a schema.
@@ -41,14 +42,14 @@ class Rules:
     likeness: Callable[[str], object] = lambda name: object()
     lock: Callable[[str, int], None] = lambda name, session: None
     begun_by: Callable[[str], str | None] = lambda name: None
-    replicas_max: int = 0
+    level_max: int = 0
     routing: RoutingTable = field(default_factory=RoutingTable)
     body_check: Callable[[str], BodyCheck | None] | None = None
     generation: int = 1
 
     def members_changed(self, others: int) -> None:
         """The mesh has so many other nodes; levels that no policy names may have changed."""
-        self.replicas_max = others
+        self.level_max = others if self.level_max > ACCEPTED else ACCEPTED
         self.replan()
 
     def replan(self) -> None:
@@ -68,11 +69,11 @@ class Rules:
     def level_of(self, headers: Mapping[str, str], destination: str) -> int:
         """The level of receipts about `destination` that a frame asks for. Raises Refused."""
         text = headers.get("receipt-level")
-        return self.level(destination) if text is None else asked_level(text, self.replicas_max)
+        return self.level(destination) if text is None else asked_level(text, self.level_max)
 
     def level_of_ack(self, headers: Mapping[str, str], destination: str) -> int:
         """The level of the receipt that an ACK of a queue's message asks for. Raises Refused."""
         text = headers.get("ack-level")
-        is_quorum = self.needs_quorum(destination) if text is None else asks_quorum(text)
+        is_quorum = self.needs_quorum(destination) if text is None else asks_quorum(text, self.level_max)
         level = self.level_of(headers, destination)
         return with_quorum(level) if is_quorum else level

@@ -356,7 +356,9 @@ class StompGateway:
         if isinstance(order, Begin):
             transactions.begin(self.session_id, order.transaction)
         elif isinstance(order, Commit):
-            level = None if order.level is None else asked_level(order.level, self._rules.replicas_max)
+            level = None if order.level is None else asked_level(order.level, self._rules.level_max)
+            if order.is_quorum:
+                asks_quorum("quorum", self._rules.level_max)
             name = order.transaction
             self._check_held(name)
             return self._broker.commit(

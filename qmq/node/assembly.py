@@ -131,7 +131,12 @@ def mesh_parts(
     acks = ReplicaAcks(
         membership.peers, settings.receipt_degrade_seconds, settings.interest_confirm_seconds, takeover.settled_through
     )
-    receipts = Receipts(acks, mesh.routes, refuses=settings.receipt_short == "refuse")
+    receipts = Receipts(
+        acks,
+        mesh.routes,
+        refuses=settings.receipt_short == "refuse",
+        has_disk=node.settings.directory is not None,
+    )
     reports = LinkReports(engine, mesh, members, rpc, catch_up, start_hold, receipts, rules)
 
     rows.follow(catch_up.schedule)

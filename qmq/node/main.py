@@ -30,6 +30,7 @@ from qmq.protocols import declarations
 from qmq.storage.format.settings import Retention
 from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_store
+from qmq.storage.volatile_store import open_volatile_store
 from qmq.unix_socket import SOCKET_NAME
 
 SWITCH_SECONDS = 0.0005
@@ -121,13 +122,7 @@ def serve(
     gc.set_threshold(*GC_THRESHOLDS)  # First: a start makes many objects, and keeps them.
     early = EarlyHangUp() if read is not None else None
     try:
-        store = open_store(
-            settings.data,
-            node=settings.name,
-            settings=store_settings(settings),
-            queue_store=settings.storage.queue_store,
-            queue_store_seconds_max=settings.storage.queue_store_seconds_max,
-        )
+        store = _open_store(settings)
     except (OSError, StorageError) as error:
         report(f"cannot open the stores of {settings.data}: {reason_of(error)}")
         return EXIT_FAILED
@@ -149,6 +144,32 @@ def serve(
         # An error before anything ran, such as certificates or the mark of the new incarnation; or a retired node.
         return _failed([failure], report)
     return EXIT_OK
+
+
+def _open_store(settings: NodeSettings) -> Store:
+    settings = within_memory(settings)
+    storage = settings.storage
+    if settings.directory is None:
+        return open_volatile_store(storage.memory_bytes_max, node=settings.name, settings=store_settings(settings))
+    return open_store(
+        settings.directory,
+        node=settings.name,
+        settings=store_settings(settings),
+        queue_store=storage.queue_store,
+        queue_store_seconds_max=storage.queue_store_seconds_max,
+    )
+
+
+def fitted(settings: NodeSettings) -> NodeSettings:
+    """`settings` cut down to what the system and, without a disk, the memory of the node have room for."""
+    return with_connections_that_fit(within_memory(settings))
+
+
+def within_memory(settings: NodeSettings) -> NodeSettings:
+    """The same; of a node without a disk with bounds of its stores that fit into their memory."""
+    if settings.directory is not None:
+        return settings
+    return settings.replace({"storage": settings.storage.within_memory()})
 
 
 def with_connections_that_fit(settings: NodeSettings) -> NodeSettings:
@@ -195,10 +216,10 @@ async def _run(
     trusts_clock: bool,
     forces_definitions: bool,
 ) -> None:
-    local_socket = settings.data / SOCKET_NAME
+    local_socket = None if settings.directory is None else settings.directory / SOCKET_NAME
     try:
         node = Node(
-            with_connections_that_fit(settings),
+            fitted(settings),
             peers,
             store,
             environment,
@@ -209,7 +230,7 @@ async def _run(
     except BaseException:
         store.close()  # Otherwise the node does, when it has run.
         raise
-    reloader = Reloader(node, settings, peers, read, with_connections_that_fit) if read is not None else None
+    reloader = Reloader(node, settings, peers, read, fitted) if read is not None else None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run)

@@ -15,6 +15,7 @@ from pathlib import Path
 import trio
 
 from qmq.config import NodeSettings, PeersFile
+from qmq.config.node import in_memory
 from qmq.engine.restore import restore
 from qmq.engine.runtime.local_socket import LocalListener
 from qmq.environment import Environment
@@ -58,6 +59,8 @@ class Node(NodeParts):
         replay_ids(self.store.journal, self.broker.dedup, self.broker.deletions, self.environment.now_us())
         if self.membership.peers:
             self.mesh_parts.takeover.begin()
+        if self.settings.directory is None:
+            self.raise_condition("no-disk", in_memory(self.settings.storage))
         recovered = self.store.recovered
         for message in in_words(recovered.quarantined):
             self.add_event("quarantine", message)

@@ -6,7 +6,7 @@ from dataclasses import fields
 import trio
 
 from qmq.broker.messages.limits import BrokerLimits
-from qmq.broker.messages.receipt_levels import FSYNC, level_of
+from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, level_of
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.queues.queues import Queues
@@ -58,6 +58,7 @@ class Policies:
         self._declared = declared
         self._paused = paused
         self._holdings = holdings
+        self._has_disk = node.settings.directory is not None
         # Pattern of a policy → the policy and the limits, and the rules made from them.
         self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
 
@@ -135,7 +136,7 @@ class Policies:
             needs_quorum=self._needs_quorum,
             lock=lock,
             begun_by=self._declared.begun_by,
-            replicas_max=len(self._membership.peers),
+            level_max=len(self._membership.peers) if self._has_disk else ACCEPTED,
             routing=routing,
         )
 
@@ -147,8 +148,10 @@ class Policies:
     def _receipt_level(self, destination: str) -> int:
         """The level of receipts about a destination: that of its policy, else of the mesh, else two disks where there
         are three. If a node was retired since, the level may be higher than the number of nodes until the files lower
-        it.
+        it. Without a disk it is ACCEPTED, whatever they say.
         """
+        if not self._has_disk:
+            return ACCEPTED
         word = self.of(destination).receipt or self._node.settings.mesh.receipt
         level = (1 if self._membership.members_fewest > 2 else FSYNC) if word is None else level_of(word)
         assert level is not None, "the configuration was checked"
@@ -157,4 +160,4 @@ class Policies:
     def _needs_quorum(self, destination: str) -> bool:
         """Whether ACKs of a queue's messages that name no level get receipts at level `quorum`."""
         word = self.of(destination).ack_level or self._node.settings.mesh.ack_level
-        return word == "quorum"
+        return word == "quorum" and self._has_disk

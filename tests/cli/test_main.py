@@ -12,6 +12,7 @@ from qmq import __version__
 from qmq.build import BUILD
 from qmq.cli import main
 from qmq.cli.output import printable
+from qmq.config import NodeSettings
 
 from .conftest import Run
 
@@ -193,3 +194,15 @@ def test_what_could_control_a_terminal_or_hide_in_a_name_is_shown_by_its_code() 
         "a\\x1b[31m\\u202eevil\\u200b\\u2028\\u2066\\ufeff\tb\n"
     )
     assert printable("می\u200cخواهم 👩\u200d🔧") == "می\u200cخواهم 👩\u200d🔧"
+
+
+def test_serve_without_a_disk_excludes_a_directory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[NodeSettings] = []
+    monkeypatch.setattr("qmq.node.main.serve", lambda settings, peers, read, **_: seen.append(settings) or 0)
+
+    assert run("serve", "--memory").exit_code == 0
+    result = run("serve", "--memory", "--data", "d")
+
+    assert [settings.directory for settings in seen] == [None]
+    assert result.exit_code == 2
+    assert "--memory excludes --data" in result.output

@@ -265,7 +265,7 @@ def test_a_receipt_waits_for_what_the_strongest_queue_wants() -> None:
     client = Client(memory_only=("/queue/memory",))
     levels = {"/queue/two": 2, "/queue/one": 1, "/queue/memory": 5, "/topic/t": 7}
     rules_of(client).level = lambda name: levels.get(name, FSYNC)
-    rules_of(client).replicas_max = 7
+    rules_of(client).level_max = 7
     bind(client, "/topic/t", "one", "two", "memory")
     bind(client, "/topic/m", "memory")
 

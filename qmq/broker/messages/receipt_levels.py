@@ -20,6 +20,8 @@ REPLICAS_MAX: Final = 7
 QUORUM: Final = 16
 """Beyond every number of disks."""
 
+NO_DISK: Final = "this node keeps everything in memory, and loses it when it stops"
+
 ACK_LEVELS: Final = ("edge", "quorum")
 """What an ACK may ask for: durable here, or nowhere to be handed out again."""
 
@@ -36,24 +38,29 @@ def level_of(text: str) -> int | None:
     return None
 
 
-def asked_level(text: str, replicas_max: int) -> int:
-    """The level that a header asks for, in a mesh with `replicas_max` other nodes. Raises Refused."""
+def asked_level(text: str, level_max: int) -> int:
+    """The level that a header asks for, at a node that gives at most `level_max`: ACCEPTED without a disk, else the
+    number of other nodes. Raises Refused."""
     level = level_of(text)
-    if level is None or level > replicas_max:
-        most = f", replicas=1 up to replicas={replicas_max}" if replicas_max > 1 else ""
-        most = ", replicas=1" if replicas_max == 1 else most
+    if level_max < FSYNC and level != ACCEPTED:
+        raise Refused("bad-receipt-level", f"The header receipt-level is accepted: {NO_DISK}.")
+    if level is None or level > level_max:
+        most = f", replicas=1 up to replicas={level_max}" if level_max > 1 else ""
+        most = ", replicas=1" if level_max == 1 else most
         raise Refused(
             "bad-receipt-level",
-            f"The header receipt-level is one of accepted, fsync{most}: the mesh has {1 + replicas_max} "
-            f"node{'s' if replicas_max else ''}.",
+            f"The header receipt-level is one of accepted, fsync{most}: the mesh has {1 + level_max} "
+            f"node{'s' if level_max else ''}.",
         )
     return level
 
 
-def asks_quorum(text: str) -> bool:
-    """What a header `ack-level` says. Raises Refused."""
+def asks_quorum(text: str, level_max: int = FSYNC) -> bool:
+    """What a header `ack-level` says, at a node that gives at most `level_max` as above. Raises Refused."""
     if text not in ACK_LEVELS:
         raise Refused("bad-ack-level", f"The header ack-level is one of {', '.join(ACK_LEVELS)}.")
+    if text == "quorum" and level_max < FSYNC:
+        raise Refused("bad-ack-level", f"The header ack-level is edge: {NO_DISK}.")
     return text == "quorum"
 
 

@@ -82,7 +82,7 @@ def _certificates(settings: NodeSettings) -> Iterator[DoctorFinding]:
 
 def _addresses(settings: NodeSettings, peers: PeersFile | None) -> Iterator[DoctorFinding]:
     """Addresses where the node cannot listen. Those that this very node has now are none."""
-    is_running = _responds(settings.data / SOCKET_NAME)
+    is_running = settings.directory is not None and _responds(settings.directory / SOCKET_NAME)
     own = peers.peer(settings.name) if peers is not None else None
     wanted = [one.address for one in settings.listeners] + ([own.mesh] if own is not None else [])
     for address in wanted:
@@ -119,7 +119,9 @@ def _responds(path: Path) -> bool:
 
 
 def _disk(settings: NodeSettings) -> Iterator[DoctorFinding]:
-    data = settings.data.absolute()
+    if settings.directory is None:
+        return
+    data = settings.directory.absolute()
     place = next(one for one in (data, *data.parents) if one.exists())
     if not is_writable(place):
         yield DoctorFinding(

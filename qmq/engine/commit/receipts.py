@@ -7,6 +7,7 @@ Methods return what is to be put into outboxes now.
 
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 import trio
 
@@ -20,12 +21,20 @@ from qmq.replication.links.routes import Routes
 log = logging.getLogger("qmq.receipts")
 
 
-class Receipts:
-    """With `refuses`, a response with too few replica acks becomes an ERROR."""
+IN_MEMORY: Final = ("receipt-level", "accepted")
+"""In a RECEIPT of a node without a disk, whatever was asked for."""
 
-    def __init__(self, replica_acks: ReplicaAcks, interest: Routes, *, refuses: bool = False) -> None:
+
+class Receipts:
+    """With `refuses`, a response with too few replica acks becomes an ERROR. Without a disk, receipts about durable
+    messages say so."""
+
+    def __init__(
+        self, replica_acks: ReplicaAcks, interest: Routes, *, refuses: bool = False, has_disk: bool = True
+    ) -> None:
         self._replica_acks = replica_acks
         self._refuses = refuses
+        self._has_disk = has_disk
         self._freed: list[PendingReceipt] = []
         self._interest = interest
         self._room = trio.lowlevel.ParkingLot()
@@ -46,6 +55,9 @@ class Receipts:
             if answer.level == HEARD:
                 answer.sequence = self._interest.version
                 answer.waits = int(self._interest.confirmed < answer.sequence)
+            if not self._has_disk and (answer.level == ACCEPTED or out.repeats):
+                answer.level = ACCEPTED
+                answer.marks = (*answer.marks, IN_MEMORY)
             if self._replica_acks.ask(answer, now):
                 ready.append(answer)
         return ready
@@ -56,7 +68,10 @@ class Receipts:
             return []
         ready = self.freed()
         count = out.levels[1][0] if len(out.levels) > 1 else len(out.receipts)
-        ready.append(PendingReceipt(out.session, out.receipts[:count]))
+        answer = PendingReceipt(out.session, out.receipts[:count], level=ACCEPTED)
+        if not self._has_disk:
+            answer.marks = (IN_MEMORY,)
+        ready.append(answer)
         out.receipts = out.receipts[count:]
         out.levels = [(begin - count, level) for begin, level in out.levels[1:]]
         return ready

@@ -8,6 +8,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -96,8 +97,11 @@ KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_definitions"})
 class SqliteCatalog:
     """See `interfaces.Catalog`. Calls from several threads wait for each other."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the file, brought to this version, and look at all of it. Raises FutureVersion, LogBroken."""
+    def __init__(self, path: Path | None) -> None:
+        """Open or make the file, brought to this version, and look at all of it. Raises FutureVersion, LogBroken.
+
+        Without a `path` it is in memory.
+        """
         self._lock = threading.Lock()
         try:
             self._database = open_migrated(path, migrations, KNOWN_MIGRATIONS)
@@ -111,7 +115,7 @@ class SqliteCatalog:
                 assert table == "definitions"
                 self._opened_with: list[Definition] | None = _definitions_of(rows)
         except (LogBroken, LookupError, TypeError, ValueError) as error:
-            what = f"{path.name} cannot be used (see docs/operations.md, A damaged disk)"
+            what = f"{path.name if path else CATALOG_FILE} cannot be used (see docs/operations.md, A damaged disk)"
             raise LogBroken(f"{what}: {error}") from error
 
     def identity(self) -> DirectoryIdentity | None:
@@ -156,7 +160,7 @@ class SqliteCatalog:
         deleted: Collection[str] = (),
         definitions: Sequence[Definition] = (),
     ) -> None:
-        with self._lock, medium(), self._database.atomic():
+        with self._change():
             self._put_position("checkpoint", state)
             self._put("fanouts", [_extent_row(destination, extent) for destination, extent in fanouts.items()])
             for destination in deleted:
@@ -177,7 +181,7 @@ class SqliteCatalog:
         return self._position("base")
 
     def set_base(self, state: CheckpointState) -> None:
-        with self._lock, medium(), self._database.atomic():
+        with self._change():
             self._put_position("base", state)
 
     def incarnations(self) -> dict[Origin, int]:
@@ -193,7 +197,7 @@ class SqliteCatalog:
             return {row["name"]: row["value"] for row in self._rows("facts")}
 
     def set_facts(self, facts: Mapping[str, str | None]) -> None:
-        with self._lock, medium(), self._database.atomic():
+        with self._change():
             table = self._database.table("facts")
             self._put("facts", [{"name": name, "value": value} for name, value in facts.items() if value is not None])
             for name, value in facts.items():
@@ -206,7 +210,7 @@ class SqliteCatalog:
             return found if found is not None else _definitions_of(list(self._rows("definitions")))
 
     def remove_definitions(self, keys: Iterable[Key]) -> None:
-        with self._lock, medium(), self._database.atomic():
+        with self._change():
             self._opened_with = None
             for key in keys:
                 self._database.table("definitions").delete_where("kind = ? and name = ?", list(key))
@@ -215,8 +219,14 @@ class SqliteCatalog:
         with self._lock:
             self._database.close()
 
-    def _replace(self, table: str, row: dict[str, str | int]) -> None:
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """One transaction."""
         with self._lock, medium(), self._database.atomic():
+            yield
+
+    def _replace(self, table: str, row: dict[str, str | int]) -> None:
+        with self._change():
             self._put(table, [row])
 
     def _put(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:

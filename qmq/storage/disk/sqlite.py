@@ -20,14 +20,18 @@ CACHE_KIB: Final = 4096
 """Per connection. What is not in it comes from the system's page cache, which costs a copy."""
 
 
-def open_database(path: Path, *, first: str = "") -> Database:
-    """One connection for the life of the node; `first` is said before a new file has a page. Raises LogBroken."""
+def open_database(path: Path | None, *, first: str = "") -> Database:
+    """One connection for the life of the node; `first` is said before a new file has a page. Raises LogBroken.
+
+    Without a `path` the database is in memory, and ends with the connection.
+    """
     with medium():
         # SQLite would let every user read it; the files beside it get the rights of this one. Only where there is none:
         # to close a file that is open elsewhere in this process would end SQLite's locks on it (fcntl(2)).
-        with suppress(FileExistsError):
-            path.touch(0o600, exist_ok=False)
-        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        if path is not None:
+            with suppress(FileExistsError):
+                path.touch(0o600, exist_ok=False)
+        connection = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
         with closed_by_an_error(connection):
             connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
             if first:
@@ -40,7 +44,7 @@ def open_database(path: Path, *, first: str = "") -> Database:
         return Database(connection, strict=True, execute_plugins=False)
 
 
-def open_migrated(path: Path, migrations: Migrations, known: frozenset[str], *, first: str = "") -> Database:
+def open_migrated(path: Path | None, migrations: Migrations, known: frozenset[str], *, first: str = "") -> Database:
     """`open_database`, brought to the version of this software, which is that of the migrations it has.
 
     Raises:
@@ -54,7 +58,7 @@ def open_migrated(path: Path, migrations: Migrations, known: frozenset[str], *, 
             for name in later:
                 if any(_is_bent(name.encode(), other.encode()) for other in known):
                     raise sqlite3.DatabaseError(f"the name of the migration {name} is damaged")
-            raise FutureVersion(f"{path.name} knows {later}, this software does not")
+            raise FutureVersion(f"{path and path.name} knows {later}, this software does not")
         migrations.apply(database)
     return database
 

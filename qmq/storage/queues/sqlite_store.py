@@ -50,7 +50,7 @@ FREE_PARTS_KEPT: Final = 4
 """Or one part in so many of the used pages: a store that is mostly full is not reordered for little."""
 
 
-def shrink(connection: sqlite3.Connection) -> bool:
+def shrink(connection: sqlite3.Connection, free_pages_kept: int = FREE_PAGES_KEPT) -> bool:
     """Return some of the space of settled messages to the file system: True if more can be returned.
 
     SQLite uses free pages again but keeps them, so the file would stay as large as the largest backlog. A step moves
@@ -59,7 +59,7 @@ def shrink(connection: sqlite3.Connection) -> bool:
     """
     pages, free = _value(connection, "page_count"), _value(connection, "freelist_count")
     used = pages - free
-    surplus = free - max(FREE_PAGES_KEPT, used // FREE_PARTS_KEPT)
+    surplus = free - max(free_pages_kept, used // FREE_PARTS_KEPT)
     if surplus <= 0:
         return False
     # A script: otherwise a statement without columns is stepped once, and each step of this one frees one page.
@@ -91,10 +91,13 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
     kind = "sqlite"
     statements = sql
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file, and migrate it. Raises FutureVersion, LogBroken."""
+    def __init__(self, path: Path | None) -> None:
+        """Open or create the file, and migrate it. Raises FutureVersion, LogBroken.
+
+        Without a `path` it is in memory, and has one connection (`qmq.storage.volatile_store`).
+        """
         super().__init__()
-        self._mark = path.with_name(path.name + MARK_SUFFIX)
+        self._mark = path and path.with_name(path.name + MARK_SUFFIX)
         self._reading = threading.Lock()
         self._sql: dict[tuple[str, int], str] = {}
         with self._making_sense(), self._medium():
@@ -103,7 +106,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
                 self._database.conn.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
                 rows = self._database.conn.execute(sql.ALL_ORIGINS).fetchall()
                 self._ids = {Origin(node, unsigned(incarnation)): number for number, node, incarnation in rows}
-                self._reader = open_reader(path)
+                self._reader = self._database.conn if path is None else open_reader(path)
 
     # Writing
 
@@ -275,8 +278,9 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
             raise self._malformed(error) from error
 
     def _malformed(self, error: Exception) -> Malformed:
-        with suppress(OSError):
-            self._mark.write_text(str(error))
+        if self._mark is not None:
+            with suppress(OSError):
+                self._mark.write_text(str(error))
         return Malformed(f"the queue store is damaged; the next start replaces it: {error}")
 
     def close(self) -> None:

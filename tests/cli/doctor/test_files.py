@@ -168,3 +168,17 @@ def test_options_that_do_not_go_together_are_refused(run: Run, arguments: list[s
 
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+def test_a_node_without_a_disk_has_no_finding_about_one(
+    run: Run, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "fsync_seconds", lambda folder: 10.0)
+    node_file = Path(write())
+    node_file.write_text(node_file.read_text().replace(f"{tmp_path}/data", "memory"), "utf-8")
+
+    result = run("doctor", "--config", str(node_file), "--json")
+
+    assert result.exit_code == 0
+    (finding,) = json.loads(result.stdout)["findings"]
+    assert finding["message"].startswith("this node writes no file")

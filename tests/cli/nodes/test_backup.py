@@ -101,3 +101,13 @@ def test_a_wrong_call_says_what_is_wrong(run: Run, tmp_path: Path, arguments: li
     result = run(*(one.replace("DIR", str(tmp_path)) for one in arguments))
 
     assert (result.exit_code, text in result.output) == (code, True), result.output
+
+
+def test_a_node_without_a_disk_has_nothing_to_copy(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "node.toml"
+    config.write_text('name = "a"\ndata = "memory"\n', "utf-8")
+
+    result = run("backup", str(tmp_path / "backups"), "--config", str(config))
+
+    assert result.exit_code == 1
+    assert "the node a keeps everything in memory: there is nothing to copy" in result.output

@@ -185,3 +185,14 @@ def test_diff_prints_the_errors_of_both_files(run: Run, tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == "qmq: 2 errors in the configuration"
+
+
+def test_what_a_node_without_a_disk_does_not_promise_is_a_note(run: Run, tmp_path: Path) -> None:
+    node = tmp_path / "node.toml"
+    node.write_text('data = "memory"\n', "utf-8")
+
+    result = run("config", "check", "--config", str(node))
+
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("note: this node writes no file: everything is in memory, at most 256 MiB.")
+    assert result.output.endswith(f"{node}: ok\n")
