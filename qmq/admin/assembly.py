@@ -84,7 +84,7 @@ def admin_parts(
         routing_requests,
         message_verbs,
         ConnectionVerbs(rpc, name),
-        NodeVerbs(node, access, status, mesh_parts.decommission, definitions, declared_queues),
+        NodeVerbs(node, access, status, mesh_parts.decommission, definitions, declared_queues, clients.draining, rpc),
         lists,
         DefinitionVerbs(node, engine.environment, definitions, of_mesh.left_behind, system),
         console,

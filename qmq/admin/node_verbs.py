@@ -1,20 +1,33 @@
-"""The verbs about a node as a whole: its status, the policies that apply, and its retirement."""
+"""The verbs about a node as a whole: its status, the policies that apply, its drain, and its retirement."""
+
+from typing import Literal
+
+import trio
 
 from qmq.access.rules import Action
 from qmq.admin.control import STATUS
 from qmq.admin.facts.status import NodeStatus
+from qmq.admin.inspection.connections import REASON_CHARS_MAX
 from qmq.engine.runtime.contexts import Configured
 from qmq.errors import Refused
 from qmq.mesh.membership.decommission import Decommission
 from qmq.mesh.peers.calls import Facts
+from qmq.mesh.peers.rpc import PeerRpc
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.sessions.clients.access import Access
+from qmq.sessions.clients.draining import DRAINING, HAND_OVER_SECONDS, DrainCall, Draining, DrainState
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.live import LiveDefinitions
 from qmq.settings.definitions.policy_sources import policies_of
-from qmq.verbs.nodes import Retire, Status
+from qmq.verbs.nodes import Drain, Retire, Status, Undrain
 from qmq.verbs.table import needs_of
 from qmq.verbs.verb import Verb, VerbRequest
+
+DRAIN_POLL_SECONDS = 0.1
+"""Between two questions how far a drain is."""
+
+LAST_CONNECTIONS_SECONDS = 10.0
+"""For the last connections to close, after the time in which clients may finish."""
 
 
 class NodeVerbs:
@@ -28,6 +41,8 @@ class NodeVerbs:
         decommission: Decommission,
         definitions: LiveDefinitions,
         declared_queues: DeclaredQueues,
+        draining: Draining,
+        rpc: PeerRpc,
     ) -> None:
         self._node = node
         self._access = access
@@ -35,6 +50,8 @@ class NodeVerbs:
         self._decommission = decommission
         self._definitions = definitions
         self._declared_queues = declared_queues
+        self._draining = draining
+        self._rpc = rpc
 
     async def status(self, asked: VerbRequest[Status]) -> ControlResponse:
         """The status of this node. A client without the right for it gets the names of node and software. If its header
@@ -55,6 +72,40 @@ class NodeVerbs:
     async def policies(self, asked: VerbRequest[Verb]) -> Facts:
         """Which rules apply to a destination, and where each comes from."""
         return policies_of(self._node.settings, self._definitions, self._declared_queues, asked.about)
+
+    async def drain(self, asked: VerbRequest[Drain]) -> Facts:
+        """Drain a node, and wait until it is done, for a bounded time. Raises Refused."""
+        state = await self._ask_drain(asked, "drain")
+        seconds = self._node.settings.limits.drain_seconds + HAND_OVER_SECONDS + LAST_CONNECTIONS_SECONDS
+        with trio.move_on_after(seconds):
+            while state.state == DRAINING and not asked.is_dry_run:
+                await trio.sleep(DRAIN_POLL_SECONDS)
+                state = await self._ask_drain(asked)
+        if asked.options.stop and state.state == "drained":
+            state = await self._ask_drain(asked, "stop")
+        return {"drained_node": self._drained(asked), "state": state.state, "connections": state.connections}
+
+    async def undrain(self, asked: VerbRequest[Undrain]) -> Facts:
+        """End the drain of a node. Raises Refused."""
+        state = await self._ask_drain(asked, "undrain")
+        return {"drained_node": self._drained(asked), "state": state.state, "connections": state.connections}
+
+    def _drained(self, asked: VerbRequest[Drain] | VerbRequest[Undrain]) -> str:
+        return asked.about.removeprefix("/") or self._node.settings.name
+
+    async def _ask_drain(
+        self, asked: VerbRequest[Drain] | VerbRequest[Undrain], want: Literal["", "drain", "undrain", "stop"] = ""
+    ) -> DrainState:
+        name = self._drained(asked)
+        call = DrainCall(
+            want="" if asked.is_dry_run else want, reason=getattr(asked.options, "reason", "")[:REASON_CHARS_MAX]
+        )
+        if name == self._node.settings.name:
+            return self._draining.answer(call, asked.session)
+        state = await self._rpc.ask_one(name, call)
+        if state is None:
+            raise Refused("not-reachable", f"The node {name} does not answer here; is the name right?")
+        return state
 
     async def retire(self, asked: VerbRequest[Retire]) -> Facts:
         """Retire a node, or with `majority_lost` all that are named. Raises Refused."""

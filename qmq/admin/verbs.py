@@ -176,6 +176,8 @@ RESPOND: Final[dict[str, Respond]] = {
     "connections": lambda to, asked: to.connections.connections(asked),
     "kick": lambda to, asked: to.connections.kick(asked),
     "links": lambda to, asked: to.connections.links(asked),
+    "drain": lambda to, asked: to.nodes.drain(asked),
+    "undrain": lambda to, asked: to.nodes.undrain(asked),
     "retire": lambda to, asked: to.nodes.retire(asked),
     "status": lambda to, asked: to.nodes.status(asked),
     "policies": lambda to, asked: to.nodes.policies(asked),

@@ -21,9 +21,9 @@ from qmq.model.cursors import Name
 from qmq.model.dots import Vector
 
 
-def stopping() -> Refused:
-    """Why a node that stops serves a client no more."""
-    return Refused("stopping", "This node is stopping; the others of its mesh go on.")
+def stopping(why: str = "", others: str = "") -> Refused:
+    """Why a node that stops, or drains, serves a client no more: `why` it does, and where the `others` are."""
+    return Refused("stopping", f"This node is stopping{why}; the others of its mesh go on{others}.")
 
 
 class Subscriptions:
@@ -259,3 +259,7 @@ class Subscriptions:
                     subscription.credit = 0
                 elif kind_of(subscription.destination) is DestinationKind.QUEUE and not subscription.is_browser:
                     self._queues.cease(subscription, out)
+
+    def resume(self) -> None:
+        """Subscriptions begin again."""
+        self.is_stopping = False

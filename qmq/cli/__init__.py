@@ -45,6 +45,8 @@ COMMANDS: Table = {
     "connections": ("qmq.cli.admin.connections:connections", ""),
     "links": ("qmq.cli.admin.connections:links", ""),
     "kick": ("qmq.cli.admin.connections:kick", ""),
+    "drain": ("qmq.cli.admin.drain:drain", ""),
+    "undrain": ("qmq.cli.admin.drain:undrain", ""),
     "definitions": ("qmq.cli.admin.definitions:definitions", "Export, import and compare the definitions of a mesh."),
     "policies": ("qmq.cli.admin.definitions:policies", "List, set, delete and explain the policies of destinations."),
     "schemas": ("qmq.cli.admin.definitions:schemas", "List, show, set and delete the Avro schemas of a mesh."),

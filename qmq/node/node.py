@@ -24,7 +24,6 @@ from qmq.mesh.peers.dedup_query import replay_ids
 from qmq.node.parts import NodeParts
 from qmq.protocols import PROTOCOLS
 from qmq.sessions.clients.access import note_openness
-from qmq.sessions.clients.draining import drain_clients, hand_over
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
@@ -180,10 +179,7 @@ class Node(NodeParts):
 
     async def _drain(self) -> None:
         """Let clients finish and leave, then send peers the records they are missing; until a second call of `stop`."""
-        self.session_parts.login_path.admission.close()
         with self._draining:
-            await drain_clients(self.engine, self.sessions, self.settings.limits.drain_seconds)
-            if not self.mesh.is_alone:
-                await hand_over(self.broker, self.mesh)
+            await self.session_parts.draining.finish()
         # Also after a second call of `stop`: a full disk must not keep the node from stopping.
         self.engine.commits.stop_waiting_for_space()

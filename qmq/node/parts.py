@@ -143,6 +143,7 @@ class NodeParts(NodeServices):
         )
         self.session_parts: SessionParts = session_parts(
             self.engine,
+            self.mesh,
             self.mesh_parts,
             self.settings_parts,
             self,
@@ -151,6 +152,7 @@ class NodeParts(NodeServices):
             self.certificates,
             self.system.audit,
             lambda: self.admin,
+            self.stop,
         )
         self.addresses: dict[str, list[tuple[str, int]]] = {}
         """Protocol → where its clients are served now."""

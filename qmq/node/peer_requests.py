@@ -17,6 +17,7 @@ from qmq.mesh.peers.dedup_query import DedupCall
 from qmq.mesh.repair.quarantine_restore import QuarantineCall
 from qmq.mesh.repair.requests import DurablesCall, RepairCall, SealsCall, SettledCall, SnapshotCall
 from qmq.node.protocols import Protocols
+from qmq.sessions.clients.draining import DrainCall
 from qmq.settings.definitions.queue_lifetimes import UseCall
 from qmq.settings.definitions.sync import DefinitionsCall
 
@@ -33,6 +34,7 @@ CALLS: Final = CallTable[ProtocolParts](
         *(one.by(_repair) for one in (DurablesCall, SealsCall, SettledCall, SnapshotCall)),
         DedupCall.by(lambda node, call: node.mesh_parts.dedup_query.answer(call)),
         DefinitionsCall.by(lambda node, call: node.settings.sync.answer(call)),
+        DrainCall.by(lambda node, call: node.sessions.draining.answer(call)),
         FirstsCall.by(lambda node, call: node.admin.console.firsts_here(call)),
         HeldCall.by(lambda node, call: node.mesh_parts.adoption.answer(call)),
         HistoryCall.by(lambda node, call: node.admin.console.history_here(call)),

@@ -10,11 +10,13 @@ from qmq.engine.runtime.certificates import Certificates
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.mesh.parts import MeshParts
+from qmq.replication.mesh import Mesh
 from qmq.sessions.bound_queues import BoundQueues
 from qmq.sessions.client_requests import ClientRequests
 from qmq.sessions.clients.access import Access
 from qmq.sessions.clients.admission import Admission
 from qmq.sessions.clients.authentication import login_checks
+from qmq.sessions.clients.draining import Draining
 from qmq.sessions.clients.listeners import ClientListeners
 from qmq.sessions.clients.login import Logins
 from qmq.sessions.clients.login_path import LoginPath
@@ -36,6 +38,7 @@ from qmq.verbs.queues import Delete
 
 def session_parts(
     engine: EngineParts,
+    links: Mesh,
     mesh: MeshParts,
     of_mesh: SettingsParts,
     node: NodeBasics,
@@ -44,6 +47,7 @@ def session_parts(
     certificates: Certificates,
     audit: Audit,
     admin: Callable[[], AdminParts],
+    stop: Callable[[], None],
 ) -> SessionParts:
     """`audit` notes an event of the audit. The parts of `admin` use these, and are there when a client requests."""
     environment, settings, limits = engine.environment, node.settings, node.settings.limits
@@ -79,6 +83,7 @@ def session_parts(
         LoginPath(node, environment, beats, admission, logins, access, refusals, audit),
         host,
         ClientListeners(host, node, admission, refusals, certificates),
+        Draining(node, engine, links, mesh.members, host, admission, stop),
         FrameLoops(engine, rules, usages, refusals, mesh.dedup_query, requests),
         buffers,
         fanout_subscribers,

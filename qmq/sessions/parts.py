@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from qmq.sessions.clients.draining import Draining
 from qmq.sessions.clients.listeners import ClientListeners
 from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session_host import SessionHost
@@ -20,6 +21,7 @@ class SessionParts:
     login_path: LoginPath
     host: SessionHost
     listeners: ClientListeners
+    draining: Draining
     loops: FrameLoops
     buffers: SubscriberBuffers
     fanout_subscribers: FanoutSubscribers

@@ -79,6 +79,33 @@ class Retire(Verb):
     ] = False
 
 
+class Drain(Changing):
+    """Let the clients of a node finish and move to other nodes, and let no others in.
+
+    /readyz says 503. Consumers get nothing more, finish what they have in flight, and get an ERROR with the code
+    `stopping`; after `limits.drain_seconds` all clients are disconnected. Then the other nodes have all its
+    records. It still answers probes, metrics and commands over HTTP and its Unix socket, and consumers at other nodes
+    get the messages that it has. A restart of the node ends the drain, as `qmq undrain` does. Exit code 1 if clients
+    are left. NAME is the node, by default the one that --at names.
+    """
+
+    form = "drain/[NAME]"
+    subject = "drained_node"
+
+    stop: Annotated[bool, option("Stop the node when it is drained, as SIGTERM does.", audited="stop")] = False
+    reason: Annotated[str, option("What clients read in their ERROR.", metavar="TEXT", audited="reason")] = ""
+
+
+class Undrain(Changing):
+    """Let clients in again at a node that `qmq drain` has drained.
+
+    A drained node serves STOMP only at its Unix socket: ask another node of the mesh, or use --data on its machine.
+    """
+
+    form = "undrain/[NAME]"
+    subject = "drained_node"
+
+
 class Status(Showing):
     """Show the status of a node."""
 

@@ -14,6 +14,7 @@ from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
 from qmq.mesh.parts import MeshParts
 from qmq.replication.mesh import Mesh
+from qmq.sessions.clients.draining import DRAINING
 
 CONDITIONS_SHOWN: Final = 20
 """Of one node, the most severe; `/control/conditions` has all."""
@@ -62,6 +63,7 @@ class Overview:
             "uptime_seconds": round(found.uptime_seconds, 1),
             "at_us": engine.environment.now_us(),
             "stopping": self._tasks.is_stopping,
+            "draining": any(one.code == DRAINING for one in conditions),
             **found.some(*names, "totals"),
             "disk_free_bytes": self._free_bytes,
             "journal_bytes": found.journal.bytes,

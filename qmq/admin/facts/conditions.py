@@ -63,6 +63,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "definitions-behind": Rule(
         Severity.WARNING, "Start the other nodes, and check the links to them: too few answer about definitions."
     ),
+    "draining": Rule(Severity.WARNING, "Restart the node, or let clients in again with `qmq undrain`."),
     "disk-full": Rule(Severity.ERROR, "Free disk space, or let consumers drain the queues."),
     "gap": Rule(Severity.CRITICAL, "These records are on no member. Compare with the senders' own records."),
     "interest-full": Rule(

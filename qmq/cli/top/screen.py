@@ -63,7 +63,8 @@ def _nodes(now: Sample, before: Sample | None) -> Iterable[Sequence[object]]:
 
 
 def _state(node: Row) -> str:
-    for key, word in (("stopping", "stopping"), ("disk_full", "DISK FULL"), ("held", "HELD"), ("learner", "learner")):
+    words = {"stopping": "stopping", "draining": "drained", "disk_full": "DISK FULL", "held": "HELD"}
+    for key, word in (words | {"learner": "learner"}).items():
         if node.get(key):
             return word
     return "ok"

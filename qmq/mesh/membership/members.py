@@ -18,7 +18,7 @@ from typing import Protocol
 
 import trio
 
-from qmq.config import PeersFile
+from qmq.config import Address, PeersFile
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import NodeBasics
@@ -311,6 +311,15 @@ class LiveMembership:
         linked = frozenset(peer.node for peer in self._mesh.present())
         self._unlinked_at.update(dict.fromkeys(self._linked - linked, trio.current_time()))
         self._linked = linked
+
+    def addresses(self, protocol: str) -> dict[str, Address]:
+        """Where the peers that have links with this node serve clients of `protocol`, by name."""
+        found = {
+            peer.name: peer.client if protocol == "stomp" else peer.served.get(protocol)
+            for peer in (self._peers.nodes if self._peers is not None else ())
+            if peer.name in self._linked
+        }
+        return {name: address for name, address in found.items() if address is not None}
 
     def agrees_in(self, name: str) -> float | None:
         """Seconds until this node agrees that `name` has left; None while a link with it is up and it is not forced."""

@@ -188,7 +188,7 @@ def protocol(of_node: ProtocolParts) -> ClientProtocol:
     jobs = JobFinder(engine, rpc)
     changes = JobChanges(engine, mesh, rpc, jobs, partial(run_bulk_job, engine, settings.definitions), node.spawn)
     part = BeanstalkPart(jobs, changes, rpc)
-    statistics = JobStatistics(part, engine, rpc, admin.catalog, admin.facts.identity, node)
+    statistics = JobStatistics(part, engine, rpc, admin.catalog, admin.facts.identity)
     tubes_max = node.settings.limits.subscriptions_max
     parts = BeanstalkParts(part, statistics, engine, loops, settings.rules, path.refusals, tubes_max)
     consumers = pull_consumers(engine, mesh)

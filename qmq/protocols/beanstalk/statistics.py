@@ -17,7 +17,6 @@ from qmq.admin.facts.node_facts import NodeIdentity
 from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.engine.parts import EngineParts
-from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.served_rows import served_rows
 from qmq.mesh.peers.calls import CallTable
 from qmq.mesh.peers.rpc import PeerRpc
@@ -97,7 +96,6 @@ class JobStatistics:
         rpc: PeerRpc,
         catalog: QueueCatalog,
         identity: NodeIdentity,
-        node: Tasks,
     ) -> None:
         self._part = part
         self._broker = engine.broker
@@ -106,7 +104,6 @@ class JobStatistics:
         self._rpc = rpc
         self._catalog = catalog
         self._identity = identity
-        self._node = node
 
     # In the mesh
 
@@ -172,7 +169,7 @@ class JobStatistics:
             "binlog-records-migrated": 0,
             "binlog-records-written": 0,
             "binlog-max-size": 0,
-            "draining": self._node.is_stopping,
+            "draining": self._broker.subscriptions.is_stopping,
             "id": identity.incarnation,
             "hostname": system.nodename,
             "os": system.version,

@@ -69,11 +69,11 @@ class WebClient:
             return True
         return bool(self.expires_us) and self._path.environment.now_us() >= self.expires_us
 
-    async def log_in(self, request: HttpRequest, bytes_before: int) -> bool:
+    async def log_in(self, request: HttpRequest, bytes_before: int, *, sends: bool = False) -> bool:
         """Log the client in with the credentials of the request; False when it has left. Raises Refused.
 
         `bytes_before` is how much the connection had sent when its last request was answered: the rate of a new client
-        does not have them.
+        does not have them. While the node is drained, a client that `sends` is refused.
         """
         path, session = self._path, self.session
         said = authorization_of(request)
@@ -81,7 +81,7 @@ class WebClient:
         if self.gateway is not None and (said, cookie) == (self._said, self.cookie) and not self.is_expired:
             return True
         self.login.is_silent = False
-        path.admission.check_open()
+        path.admission.check_open(is_operators=not sends)
         self._checking = trio.CancelScope()
         grant: Grant | None = None
         try:

@@ -143,6 +143,8 @@ class HttpDialogue(ClientDialogue):
                 else:
                     route, self._route = self._route, None
                     assert route is not None
+                    # Its message is in flight no more while the response waits for the disk.
+                    self._awaits_request |= route.call is Call.ACKS
                     if len(request.body) > THREAD_BYTES:
                         self._body_bytes = len(request.body)
                         session.count()
@@ -175,7 +177,7 @@ class HttpDialogue(ClientDialogue):
         if self._admitted is not None and known is not None and known is self._admitted[0]:
             _, route, self._encoder.cors = self._admitted
             self._bound_body(route, head)
-            if route.call in OPEN or await self._client.log_in(head, self._bytes_before):
+            if route.call in OPEN or await self._log_in(route, head):
                 self._route = route
                 return True
             return False
@@ -188,13 +190,15 @@ class HttpDialogue(ClientDialogue):
         self._bound_body(route, head)
         if route.call not in OPEN or route.call is Call.LONG_POLL:
             check_unasked(head)
-        if route.call not in OPEN:
-            if not await self._client.log_in(head, self._bytes_before):
-                return False
+        if route.call not in OPEN and not await self._log_in(route, head):
+            return False
         self._route = route
         if known is not None:
             self._admitted = known, route, self._encoder.cors
         return True
+
+    async def _log_in(self, route: Route, head: HttpRequest) -> bool:
+        return await self._client.log_in(head, self._bytes_before, sends=route.call is Call.SEND)
 
     def _bound_body(self, route: Route, head: HttpRequest) -> None:
         """Refuse a body that is larger than this call needs, before it is held. Raises HttpRefusal."""
@@ -282,4 +286,5 @@ def protocol(of_node: ProtocolParts) -> ClientProtocol:
     part, sessions = web_part(of_node), of_node.sessions
     begin = partial(HttpDialogue, of_node.engine, of_node.node, sessions.login_path, sessions.loops, part)
     calls = CallTable[Any]([PullAcksCall.by(lambda parts, call: part.pulls.answer(call))])
-    return ClientProtocol("http", begin, encode_refusal, part, calls, of_node.admin.console.history.begin)
+    follow = of_node.admin.console.history.begin
+    return ClientProtocol("http", begin, encode_refusal, part, calls, follow, is_for_operators=True)

@@ -4,8 +4,8 @@ Liveness depends on this node alone: it fails when an append to the journal hang
 loop that hangs answers nothing, so the request itself fails. A full disk is no failure: the node waits for space, and
 consuming goes on. Neither is a checkpoint that hangs; it is the condition `checkpoint`.
 
-Readiness becomes true once per start, when clients may come, and false when the node stops. A peer that is down does
-not matter: its part of the start is over after a bounded time, so a node whose peers are all dead is ready.
+Readiness becomes true once per start, when clients may come, and false when the node stops or drains. A peer that is
+down does not matter: its part of the start is over after a bounded time, so a node whose peers are all dead is ready.
 """
 
 from http import HTTPStatus
@@ -15,6 +15,7 @@ import trio
 
 from qmq.admin.protocol_parts import ServingNode
 from qmq.engine.parts import EngineParts
+from qmq.sessions.clients.draining import Draining
 from qmq.settings.definitions.sync import DefinitionSync
 
 APPEND_SECONDS_MAX: Final = 30.0
@@ -27,9 +28,12 @@ Health = tuple[int, dict[str, Any]]
 class HealthChecks:
     """Of one node."""
 
-    def __init__(self, node: ServingNode, engine: EngineParts, definition_sync: DefinitionSync) -> None:
+    def __init__(
+        self, node: ServingNode, engine: EngineParts, definition_sync: DefinitionSync, draining: Draining
+    ) -> None:
         self._node = node
         self._engine = engine
+        self._draining = draining
         self._definition_sync = definition_sync
 
     def livez(self) -> Health:
@@ -48,13 +52,17 @@ class HealthChecks:
         """
         node, broker = self._node, self._engine.broker
         has_asked = node.has_asked_peers
-        is_ready = has_asked and node.is_listening and not node.is_stopping and not node.ended.is_set()
+        drains = self._draining.reason
+        is_serving = node.is_listening and not node.is_stopping and drains is None
+        is_ready = has_asked and is_serving and not node.ended.is_set()
         facts = {
             "recovered": True,
             "definitions": "asked" if not has_asked else "behind" if self._definition_sync.is_behind else "in",
             "peers_asked": has_asked,
             "listening": node.is_listening,
             "stopping": node.is_stopping,
+            "draining": drains is not None,
+            **({"reason": drains} if drains else {}),
             "queues_held": broker.queues.held,
             "disk_full": broker.send_limits.disk_full,
         }

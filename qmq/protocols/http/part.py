@@ -55,7 +55,7 @@ def web_part(of_node: ProtocolParts) -> WebPart:
         LongPollSessions(node, host, path.admission, stomp._replace(name="long-poll")),
         samples,
         MetricsPage(engine, admin.facts, of_node.conditions, mesh, of_node.mesh_parts.takeover, samples),
-        pages(HealthChecks(node, engine, settings.sync), settings.schemas),
+        pages(HealthChecks(node, engine, settings.sync, of_node.sessions.draining), settings.schemas),
         ManagementPages(name, admin.console, rpc, settings.vhosts),
         WebConsole(name, engine.environment, path.logins, path.access, feed),
         EventData(),

@@ -70,6 +70,7 @@ class Admission:
         self._pending: dict[PendingLogin, None] = {}
         self._total = 0
         self._closed = False
+        self._why = ""
         self.refusing = 0
         """Refused connections to which the reason is being sent."""
         self._decided = trio.Event()
@@ -103,23 +104,29 @@ class Admission:
         """Apply these bounds from now on. Existing connections stay."""
         self._limits = limits
 
-    def close(self) -> None:
-        """Admit no more connections: the node is stopping."""
-        self._closed = True
+    def close(self, why: str = "") -> None:
+        """Admit only operators, until `open`: the node is stopping, or drains."""
+        self._closed, self._why = True, why
 
-    def check_open(self) -> None:
-        """Raises Refused while the node stops."""
-        if self._closed:
-            raise stopping()
+    def open(self) -> None:
+        """Admit all clients again."""
+        self._closed = False
 
-    def admit(self, peer_address: str, *, is_local: bool = False, now: float = 0.0) -> PendingLogin:
+    def check_open(self, *, is_operators: bool = False) -> None:
+        """Raises Refused while the node stops or is drained, unless operators may use this connection."""
+        if self._closed and not is_operators:
+            raise stopping(self._why)
+
+    def admit(
+        self, peer_address: str, *, is_local: bool = False, is_operators: bool = False, now: float = 0.0
+    ) -> PendingLogin:
         """Count a new connection, at trio time `now`. May dismiss another login. Raises Refused when there is no room;
         then nothing is counted.
 
         A connection to the Unix socket (`is_local`) has room of its own, because its client is the operator of a node
         that may be full.
         """
-        self.check_open()
+        self.check_open(is_operators=is_local or is_operators)
         limits = self._limits
         address = counted_address(peer_address)
         if is_local:

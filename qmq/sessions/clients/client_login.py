@@ -105,7 +105,7 @@ class ClientLogin(ABC):
         Also returns when the login was dismissed or refused meanwhile: then the session is finishing.
         """
         path, session = self._path, self._session
-        path.admission.check_open()
+        path.admission.check_open(is_operators=session.listener is None)
         with self._checking:
             self._asked_at = trio.current_time()
             try:

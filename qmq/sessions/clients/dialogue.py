@@ -87,3 +87,5 @@ class ClientProtocol(NamedTuple):
     """What peers ask of it."""
     served: Callable[[], None] = lambda: None
     """Called when its first listener opens."""
+    is_for_operators: bool = False
+    """Whether a drained node lets its connections in: probes, metrics and control requests come by them."""

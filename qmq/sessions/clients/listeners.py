@@ -175,7 +175,12 @@ class ClientListeners:
         protocol: ClientProtocol,
     ) -> None:
         try:
-            login = self.admission.admit(pipe.peer_address, is_local=listener is None, now=trio.current_time())
+            login = self.admission.admit(
+                pipe.peer_address,
+                is_local=listener is None,
+                is_operators=protocol.is_for_operators,
+                now=trio.current_time(),
+            )
         except Refused as refused:
             self.refusals.note(pipe.peer_address, refused)
             if self.admission.may_turn_away:

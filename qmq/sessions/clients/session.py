@@ -43,7 +43,7 @@ class ClientSession:
         protocol: ClientProtocol,
     ) -> None:
         self.id = host.new_id()
-        self.protocol = protocol.name
+        self._protocol = protocol
         self.grant: Grant | None = None
         """The login; None for a client without one."""
         self.bytes_in = 0
@@ -86,6 +86,16 @@ class ClientSession:
         self.encoder: Encoder
         """How the client is written to; set by the dialogue."""
         self.dialogue = protocol.begin(self, pipe, login)
+
+    @property
+    def protocol(self) -> str:
+        """Its name."""
+        return self._protocol.name
+
+    @property
+    def is_operators(self) -> bool:
+        """Whether it may be open while the node is drained."""
+        return self.listener is None or self._protocol.is_for_operators
 
     @property
     def principal(self) -> Principal | None:
@@ -217,7 +227,7 @@ class ClientSession:
         self.dialogue.stop()
         self._pipe = pipe
         self.outbox.pipe = pipe
-        self.protocol = protocol.name
+        self._protocol = protocol
         self.dialogue = protocol.begin(self, pipe, login)
         self.dialogue.start()
 

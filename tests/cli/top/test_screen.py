@@ -57,7 +57,12 @@ def test_a_first_sample_has_no_rates() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "state"),
-    [({"held": True}, "HELD"), ({"disk_full": True}, "DISK FULL"), ({"stopping": True, "held": True}, "stopping")],
+    [
+        ({"held": True}, "HELD"),
+        ({"draining": True}, "drained"),
+        ({"disk_full": True}, "DISK FULL"),
+        ({"stopping": True, "held": True}, "stopping"),
+    ],
 )
 def test_a_node_that_does_not_serve_says_why(changed: dict[str, Any], state: str) -> None:
     assert f"a     {state}" in draw(sample(nodes={"a": node(**changed)}), None, View(), 80, 24)[3]

@@ -625,6 +625,28 @@ async def test_a_stop_waits_for_the_messages_that_a_client_has_received(autojump
         assert depths(rig.alive).get("/queue/q", 0) == 0
 
 
+async def test_a_settle_is_answered_before_a_node_that_stops_ends_its_connection(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with web_rig(limits={"drain_seconds": 100.0}).run() as rig:
+        run_commit = rig.alive.environment.run_commit
+
+        async def slowly(call: Any) -> Any:
+            await trio.sleep(1.5)
+            return await run_commit(call)
+
+        client = await dial(rig)
+        await client.send(Q, b"x")
+        (message,) = await client.receive("q")
+        monkeypatch.setattr(rig.alive.environment, "run_commit", slowly)
+        rig.alive.stop()
+        await trio.sleep(1)
+
+        assert await client.settle(message["ack_token"]) == ["acknowledged"]
+
+        await client.until_closed()
+
+
 async def test_a_receive_that_waits_ends_when_the_node_stops(autojump_clock: MockClock) -> None:
     async with web_rig(limits={"drain_seconds": 100.0}).run() as rig:
         client = await dial(rig)

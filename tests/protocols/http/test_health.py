@@ -14,11 +14,11 @@ from tests.node.stuck_rig import three
 
 
 def livez(node: Node) -> Health:
-    return HealthChecks(node, node.engine, node.settings_parts.sync).livez()
+    return HealthChecks(node, node.engine, node.settings_parts.sync, node.session_parts.draining).livez()
 
 
 def readyz(node: Node) -> Health:
-    return HealthChecks(node, node.engine, node.settings_parts.sync).readyz()
+    return HealthChecks(node, node.engine, node.settings_parts.sync, node.session_parts.draining).readyz()
 
 
 async def test_running_node_is_live_and_ready(autojump_clock: MockClock) -> None:
@@ -34,6 +34,7 @@ async def test_running_node_is_live_and_ready(autojump_clock: MockClock) -> None
                 "peers_asked": True,
                 "listening": True,
                 "stopping": False,
+                "draining": False,
                 "queues_held": False,
                 "disk_full": False,
             },

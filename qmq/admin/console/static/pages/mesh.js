@@ -43,6 +43,7 @@ function stateOf(mesh, name) {
   const facts = mesh.nodes[name];
   if (!facts) return ["does not respond", "bad"];
   if (facts.stopping) return ["stopping", "warn"];
+  if (facts.draining) return ["drained, serves no clients", "warn"];
   if (facts.disk_full) return ["disk full", "bad"];
   if (facts.held) return ["delivers nothing now", "warn"];
   if (facts.conditions.some((one) => one.severity === "critical" || one.severity === "error")) return ["has errors", "bad"];
