@@ -106,6 +106,16 @@ class RunBlocking(Protocol):
         """Run `call` without blocking the event loop. If the caller is cancelled, `call` still finishes first."""
 
 
+class RunCommit(Protocol):
+    """How appends to the journal are made."""
+
+    async def __call__(self, call: Callable[[], T], *, is_lone: bool = False) -> T:
+        """As `RunBlocking`, but no cancel keeps `call` from being made. If it `is_lone`, nothing else waits for the
+        disk, nor is anything else known to wait for a turn: it may be made in the thread of the event loop, without a
+        checkpoint.
+        """
+
+
 class Environment:
     """Everything a node takes from outside itself."""
 
@@ -117,7 +127,7 @@ class Environment:
         now_us: Callable[[], int],
         run_blocking: RunBlocking,
         boot_seconds: Callable[[], float],
-        run_commit: RunBlocking | None = None,
+        run_commit: RunCommit,
         run_abandonable: RunBlocking | None = None,
     ) -> None:
         self.network = network
@@ -135,9 +145,9 @@ class Environment:
         """Make the call as `RunBlocking` says."""
         return await self._run_blocking(partial(call, *args))
 
-    async def run_commit(self, call: Callable[[], T]) -> T:
-        """As `run_blocking`, for the commit task: in a thread that no other task uses, if there is one."""
-        return await (self._run_commit or self.run_blocking)(call)
+    async def run_commit(self, call: Callable[[], T], *, is_lone: bool = False) -> T:
+        """Make the call as `RunCommit` says; only for the commit task."""
+        return await self._run_commit(call, is_lone=is_lone)
 
     async def run_abandonable(self, call: Callable[[], T]) -> T:
         """As `run_blocking`, for calls to other services and of code of other packages. A caller that is cancelled

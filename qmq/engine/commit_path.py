@@ -164,7 +164,7 @@ class CommitPath:
         out.sequence = broker.next_sequence - 1 if out.records or out.repeats else 0
         # Queue it before anything is delivered: a delivery may cause further decisions, whose records follow these. If
         # the delivery fails, the journal still has no hole.
-        waits = self._commits.take(out)
+        waits = self._commits.take(out, now_us)
         if self._peers is not None and out.is_for_peers:
             self._peers.before_commit(out)
         delivery.before_commit(out)
@@ -243,12 +243,14 @@ class CommitPath:
                 return end
 
     async def _write(self, append: Callable[[], int]) -> int:
-        self._commits.append_began = trio.current_time()
+        commits = self._commits
+        commits.append_began = trio.current_time()
+        # A sync of the journal may be under way in another thread: the event loop must not wait for it.
+        is_lone = commits.is_lone and not self._journal.is_writing
         try:
-            with trio.CancelScope(shield=True):
-                end = await self._environment.run_commit(append)
+            end = await self._environment.run_commit(append, is_lone=is_lone)
         finally:
-            self._commits.append_began = None
+            commits.append_began = None
         return end
 
     async def flushed(self) -> None:

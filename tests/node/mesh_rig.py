@@ -26,6 +26,7 @@ from qmq.storage.format.settings import StoreSettings
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store
 from tests.node.rig import Client, eventually
+from tests.simulation.pauses import HOST
 from tests.support.defined import defined
 from tests.support.network import Fabric
 from tests.support.world import SimulatedWorld
@@ -120,6 +121,7 @@ class MeshRig:
     async def _live(
         self, node: Node, environment: SimulatedWorld, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        HOST.set(node.origin.node)
         scope, ended = self._ends[node.origin.node] = trio.CancelScope(), trio.Event()
         try:
             with scope:

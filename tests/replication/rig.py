@@ -312,6 +312,7 @@ class Node:
             now_us=lambda: 1_000_000,
             run_blocking=self._run_blocking,
             boot_seconds=trio.current_time,
+            run_commit=self._commit,
         )
         self.membership = Membership(name, Listing(peers.version, frozenset(peer.name for peer in peers.nodes)))
         self._received: Vector = dict(self.journal.vector)
@@ -362,6 +363,9 @@ class Node:
         await trio.lowlevel.checkpoint()
         await self.disk.wait()
         return call()
+
+    async def _commit(self, call: Callable[[], T], *, is_lone: bool = False) -> T:
+        return await self._run_blocking(call)
 
     # Host
 

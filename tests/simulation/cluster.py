@@ -198,6 +198,7 @@ class Member:
         self._environment = SimulatedWorld(
             self._fabric.network(self.host), self.disk, rng, self._skew_us, self._disk_seconds
         )
+        self._environment.lone_at_once = 0.5
         self.store = open_memory_store(
             self.disk,
             node=self.name,

@@ -47,6 +47,8 @@ class SimulatedWorld:
         self._times = random.Random(rng.getrandbits(64))
         self.disk_seconds = disk_seconds
         self.is_disk_time_drawn = True
+        self.lone_at_once = 0.0
+        """The part of lone commits that is made at once."""
         self.slept_seconds = 0.0
         """For how long its machine was asleep in this life: time that the boot clock counts and trio's does not."""
         self._pending: dict[int, Callable[[], object]] = {}
@@ -58,6 +60,7 @@ class SimulatedWorld:
             rng=rng,
             now_us=SteadyClock(self.wall_us, _passed_us),
             run_blocking=self.run_blocking,
+            run_commit=self.run_commit,
             boot_seconds=lambda: trio.current_time() + self.slept_seconds,
         )
 
@@ -82,6 +85,14 @@ class SimulatedWorld:
         await sleep_uncancelled(self._disk_time() / 4)
         if self.dead:
             raise WorldEndedError
+        return result
+
+    async def run_commit(self, call: Callable[[], T], *, is_lone: bool = False) -> T:
+        """As the real one: some lone calls are made at once, before any other task of any node runs."""
+        if is_lone and not self.dead and self._times.random() < self.lone_at_once:
+            return call()
+        with trio.CancelScope(shield=True):
+            result = await self.environment.run_blocking(call)
         return result
 
     def _disk_time(self) -> float:

@@ -3,7 +3,9 @@
 Tasks wait here for room, for growth of the journal, and for what they have decided to be delivered.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 
 import trio
 
@@ -13,6 +15,12 @@ from qmq.storage.log.journal import Journal
 
 RECEIPT_BYTES = 64
 """What a waiting Outcome costs beyond its records, for the bound."""
+
+CALM_US = 1000
+"""After so long without a decision, the next one has no company. A busy node decides more often."""
+
+LONE_BYTES_MAX = 4096
+"""Of a decision that counts as lone. A client that sends more at once has more on its way."""
 
 
 def _waiting_bytes(out: Outcome) -> int:
@@ -49,8 +57,13 @@ class Commits:
         # Those of them that have responses to deliver; an `accepted` one got its response before it is on the disk.
         self._unanswered: dict[int, int] = {}
         self._work = Waker()
-        # Tasks that wait for room, growth or a response check again.
+        # Tasks that wait for room or a response check again.
         self._progress = trio.lowlevel.ParkingLot()
+        self._growth = Growth()
+        self._decisions = 0
+        self._decided_us = 0
+        self.is_lone = False
+        """The last group was one small decision, and no other was made since the group before it, or for CALM_US."""
         self._submitted = 0
         self._delivered = 0
         self._stopping = False
@@ -73,8 +86,12 @@ class Commits:
         while self.pending_bytes >= self._pending_bytes_max:
             await self._progress.park()
 
-    def take(self, out: Outcome) -> bool:
+    def take(self, out: Outcome, now_us: int) -> bool:
         """Queue a decision if it needs a commit, or its session waits for one; whether it waits now."""
+        if now_us - self._decided_us > CALM_US:
+            self._decisions = 0
+        self._decided_us = now_us
+        self._decisions += 1
         out.is_first = out.session not in self._unanswered
         if not (out.needs_commit or (out.session and out.session in self._waiting_sessions)):
             return False
@@ -90,12 +107,19 @@ class Commits:
         self._unanswered[out.session] = self._unanswered.get(out.session, 0) + 1
 
     async def next_group(self) -> list[Outcome] | None:
-        """Wait for decisions, and take all that wait. None after `stop`, when nothing is left."""
+        """Wait for decisions, and take all that wait. None after `stop`, when nothing is left.
+
+        A checkpoint after each lone group: deliveries that cause decisions leave a turn to others.
+        """
+        if self._waiting and self.is_lone:
+            await trio.lowlevel.cancel_shielded_checkpoint()
         while not self._waiting:
             if self._stopping:
                 return None
             await self._work.wait()
         group, self._waiting = self._waiting, []
+        self.is_lone = self._decisions == 1 and _waiting_bytes(group[0]) <= LONE_BYTES_MAX
+        self._decisions = 0
         return group
 
     def appended(self, end: int, batches: list[bytes]) -> None:
@@ -120,6 +144,7 @@ class Commits:
         """The effects of `group` are delivered."""
         self._delivered += len(group)
         self._progress.unpark_all()
+        self._growth.reached(self.committed_end)
 
     def stop_waiting_for_space(self) -> None:
         """The node stops: from now on an append without disk space is not tried again."""
@@ -127,8 +152,8 @@ class Commits:
 
     async def grew(self, position: int) -> None:
         """Wait until something beyond `position` is durable."""
-        while self.committed_end <= position:
-            await self._progress.park()
+        if self.committed_end <= position:
+            await self._growth.beyond(position)
 
     async def flushed(self) -> None:
         """Wait until everything submitted before this call is delivered."""
@@ -140,6 +165,37 @@ class Commits:
         """Let the commit task return as soon as nothing waits."""
         self._stopping = True
         self._work.wake()
+
+
+class Growth:
+    """Tasks that wait for a position. A commit wakes only those that wait for no more than it has reached."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, trio.Event]] = []
+        self._least = inf
+
+    async def beyond(self, position: int) -> None:
+        """Wait until something beyond `position` is reached."""
+        waiting = (position, trio.Event())
+        self._waiting.append(waiting)
+        self._least = min(self._least, position)
+        try:
+            await waiting[1].wait()
+        except trio.Cancelled:
+            # The least one may be that of a task that has gone: then the next pass finds none.
+            with suppress(ValueError):
+                self._waiting.remove(waiting)
+            raise
+
+    def reached(self, end: int) -> None:
+        """Everything before `end` is reached."""
+        if end <= self._least:
+            return
+        for position, event in self._waiting:
+            if position < end:
+                event.set()
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] >= end]
+        self._least = min((position for position, _ in self._waiting), default=inf)
 
 
 def _count_down(counts: dict[int, int], session: int) -> None:

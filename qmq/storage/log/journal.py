@@ -89,6 +89,11 @@ class Journal:
         """First kept position."""
         return self._chain.start
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether an append or a sync is under way, in any thread; the next one waits for it."""
+        return self._writing.locked()
+
     def vector(self) -> Vector:
         """Per origin the highest sequence below which nothing is missing, dropped records included."""
         with self._state:

@@ -6,11 +6,11 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
-from qmq.engine.commit.commits import Commits
+from qmq.engine.commit.commits import CALM_US, LONE_BYTES_MAX, Commits, Growth
 from qmq.engine.commit_path import CommitPath
 from qmq.model.dots import Origin, Vector
 
@@ -25,8 +25,10 @@ class SlowDisk:
 
     def __init__(self) -> None:
         self.end = 0
-        self.is_short = False
+        self.is_short = self.is_writing = False
         self.answer = trio.Event()
+        self.lone: list[bool] = []
+        """Of each append, whether it was lone."""
 
     def append(self, batches: list[bytes], settle_only: bool = False) -> int:
         self.end += sum(map(len, batches))
@@ -36,9 +38,10 @@ class SlowDisk:
         return {}
 
     def now_us(self) -> int:
-        return 0
+        return int(trio.current_time() * 1_000_000)
 
-    async def run_commit(self, call: Callable[[], Any]) -> Any:
+    async def run_commit(self, call: Callable[[], Any], *, is_lone: bool = False) -> Any:
+        self.lone.append(is_lone)
         await self.answer.wait()
         return call()
 
@@ -79,3 +82,99 @@ async def test_records_of_a_fast_peer_wait_for_a_slow_disk_and_not_in_memory() -
         assert last == 100
         assert commits.pending_bytes == 0
         nursery.cancel_scope.cancel()
+
+
+def decided(last: int, size: int = 100) -> Outcome:
+    out = Outcome()
+    out.batches.append((A, last, bytes(size)))
+    return out
+
+
+async def test_a_decision_without_company_is_lone(autojump_clock: MockClock) -> None:
+    disk = SlowDisk()
+    disk.answer.set()
+    commits, path = commits_on(disk)
+
+    async def commit(*outs: Outcome) -> bool:
+        for out in outs:
+            path.submit(out)
+        await path.flushed()
+        return disk.lone.pop()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(path.run)
+        assert await commit(decided(1))
+        assert not await commit(decided(2), decided(3))
+        assert await commit(decided(4))
+        assert not await commit(decided(5, LONE_BYTES_MAX))
+
+        # A decision without a commit is company as well, as long as it is not past.
+        assert not await commit(Outcome(), decided(6))
+        path.submit(Outcome())
+        await trio.sleep(2 * CALM_US / 1e6)
+        assert await commit(decided(7))
+
+        disk.is_writing = True
+        assert not await commit(decided(8))
+        commits.stop()
+
+
+async def test_a_lone_commit_whose_delivery_decides_more_leaves_a_turn_to_others(autojump_clock: MockClock) -> None:
+    disk = SlowDisk()
+    commits, path = commits_on(disk)
+    others = Steps()
+
+    async def at_once(call: Callable[[], Any], *, is_lone: bool = False) -> Any:
+        others.seen.append(others.steps)
+        return call()
+
+    def decide_again(group: list[Outcome], begin: int) -> None:
+        if len(others.seen) < 5:
+            path.submit(decided(len(others.seen) + 1))
+
+    disk.run_commit = at_once  # type: ignore[method-assign]
+    path._delivery.after_commit = decide_again  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(path.run)
+        nursery.start_soon(others.run)
+        path.submit(decided(1))
+        await path.flushed()
+        await wait_all_tasks_blocked()
+        commits.stop()
+        others.scope.cancel()
+
+    assert len(set(others.seen)) == 5
+
+
+class Steps:
+    """A task that always has something to do."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.seen: list[int] = []
+        self.scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        with self.scope:
+            while len(self.seen) < 5:
+                self.steps += 1
+                await trio.lowlevel.checkpoint()
+
+
+async def test_a_commit_wakes_only_tasks_that_wait_for_no_more_than_it_has_reached() -> None:
+    growth, woken = Growth(), []
+
+    async def wait_for(position: int) -> None:
+        await growth.beyond(position)
+        woken.append(position)
+
+    async with trio.open_nursery() as nursery:
+        for position in (300, 100, 200):
+            nursery.start_soon(wait_for, position)
+        with trio.move_on_after(0):
+            await growth.beyond(50)  # This task gives up.
+        await wait_all_tasks_blocked()
+        for end, reached in ((100, []), (101, [100]), (300, [100, 200]), (301, [100, 200, 300])):
+            growth.reached(end)
+            await wait_all_tasks_blocked()
+            assert woken == reached

@@ -4,6 +4,7 @@ import datetime
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -39,9 +40,14 @@ def nodes_of(**tls: TlsSettings) -> list[Node]:
             now_us=lambda: 1,
             run_blocking=run_in_thread,
             boot_seconds=trio.current_time,
+            run_commit=commit_in_thread,
         )
         nodes.append(Node(settings, peers, open_memory_store(MemoryDisk(), node=name), environment))
     return nodes
+
+
+async def commit_in_thread(call: Callable[[], Any], *, is_lone: bool = False) -> Any:
+    return await run_in_thread(call)
 
 
 async def run_until(nodes: list[Node], condition: Callable[[], bool]) -> None:

@@ -19,9 +19,9 @@ def slow_commits(node: Node, monkeypatch: pytest.MonkeyPatch, seconds: float = S
     """Let each commit of the node take that long, so that what waits for the disk comes late."""
     run_commit = node.environment.run_commit
 
-    async def slowly(call: Callable[[], Any]) -> Any:
+    async def slowly(call: Callable[[], Any], **how: Any) -> Any:
         await trio.sleep(seconds)
-        return await run_commit(call)
+        return await run_commit(call, **how)
 
     monkeypatch.setattr(node.environment, "run_commit", slowly)
 

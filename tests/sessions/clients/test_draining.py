@@ -207,9 +207,9 @@ async def test_a_node_ends_only_when_its_peers_have_what_it_recorded_last(
     async with rig.run():
         run_commit = rig.nodes["b"].environment.run_commit
 
-        async def slowly(call: Any) -> Any:
+        async def slowly(call: Any, **how: Any) -> Any:
             await trio.sleep(1.5)
-            return await run_commit(call)
+            return await run_commit(call, **how)
 
         monkeypatch.setattr(rig.nodes["b"].environment, "run_commit", slowly)
         client = await consumer(await rig.connect("a"))
