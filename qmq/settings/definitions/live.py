@@ -14,7 +14,7 @@ has a definition of that name. So no user is missing, and no message is treated 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -102,6 +102,8 @@ class LiveDefinitions:
         self.kinds: dict[str, DefinitionKind] = {}
         self.fits: list[Fit] = []
         self._kept: list[Kept] = []
+        # Kind → name → its text, and what it says; None: this version cannot read it.
+        self._rows: dict[str, dict[str, tuple[str | None, Any]]] = {}
         self._needs: dict[str, str] = {}
         self._authored: set[str] = set()
         self.news: dict[Key, None] = {}
@@ -262,16 +264,18 @@ class LiveDefinitions:
         """The same by name, sorted."""
         return {one.key.name: one.value or {} for one in sorted(self.of_kind(kind))}
 
-    def read_all(self, kind: str, read: Callable[[str, Value], S]) -> tuple[S, ...]:
-        """The same as `read` returns them, without those that this version cannot read."""
-        found: list[S] = []
-        for name, value in self.values(kind).items():
-            try:
-                found.append(read(name, value))
-            except ConfigError:
-                # Written by a later version of the software.
-                log.warning("! %s %s is left out: this version cannot read it", kind, name)
-        return tuple(found)
+    def rows(self, kind: str, read: Callable[[str, Value], S]) -> dict[str, S]:
+        """What `read` makes of the definitions of a kind, by name, sorted; without those that this version cannot read.
+
+        A kind is always read by the same function, and a text once: one change of thousands reads one.
+        """
+        before, after = self._rows.get(kind, {}), {}
+        for one in sorted(self.of_kind(kind), key=lambda one: one.key.name):
+            name = one.key.name
+            known = before.get(name)
+            after[name] = (one.text, _read(one, read)) if known is None or known[0] != one.text else known
+        self._rows[kind] = after
+        return {name: row for name, (_, row) in after.items() if row is not None}
 
     def value(self, key: Key) -> Value | None:
         """The same of one; None: there is none."""
@@ -400,3 +404,13 @@ class LiveDefinitions:
 
 def _author_key(key: Key) -> Key:
     return Key(f"{AUTHOR}{key.kind}", key.name)
+
+
+def _read(one: Definition, read: Callable[[str, Value], S]) -> S | None:
+    try:
+        if one.value is not None:
+            return read(one.key.name, one.value)
+    except ConfigError:
+        pass
+    log.warning("! %s %s is left out: this version cannot read it", *one.key)
+    return None

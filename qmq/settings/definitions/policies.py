@@ -5,7 +5,6 @@ from typing import Final
 
 from qmq.config import DestinationPolicy, NodeSettings
 from qmq.config.definition_values import check_policies, join_policies, policy_values, read_policy
-from qmq.definitions.definition import Definition
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import ConfigError, Refused
@@ -34,8 +33,6 @@ class PolicyKind:
         self._node = node
         self._definitions = definitions
         self._apply = apply
-        # Name → the text of a definition and the policy that it is: parsed once.
-        self._parsed: dict[str, tuple[str, DestinationPolicy]] = {}
         self._unfit = ConditionGroup(node, UNFIT)
         self._unreadable: list[str] = []
         definitions.follow(KIND, self)
@@ -73,22 +70,7 @@ class PolicyKind:
 
     def _chosen(self) -> list[DestinationPolicy]:
         """The policies, in the order of their changes."""
-        chosen: list[DestinationPolicy] = []
-        self._unreadable = []
-        for one in sorted(self._definitions.of_kind(KIND), key=lambda one: one.version):
-            try:
-                chosen.append(self._policy(one))
-            except ConfigError:
-                # Written by a later version of the software.
-                self._unreadable.append(one.key.name)
-        return chosen
-
-    def _policy(self, one: Definition) -> DestinationPolicy:
-        text, known = self._parsed.get(one.key.name, ("", None))
-        if known is None or text != one.text:
-            value = one.value
-            if value is None:
-                raise ConfigError([f"policy {one.key.name}: no JSON object"])
-            known = read_policy(one.key.name, value)
-            self._parsed[one.key.name] = (one.text or "", known)
-        return known
+        readable = self._definitions.rows(KIND, read_policy)
+        names = [one.key.name for one in sorted(self._definitions.of_kind(KIND), key=lambda one: one.version)]
+        self._unreadable = [name for name in names if name not in readable]
+        return [readable[name] for name in names if name in readable]

@@ -7,12 +7,12 @@ group that does not exist: they arrive in any order.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
+from typing import Final, NamedTuple, TypeVar
 
 from qmq.access.rights import AccessTable, Need, Rights
-from qmq.access.rules import Permission, Principal
+from qmq.access.rules import ROLES, Permission, Principal
 from qmq.access.user_limits import LimitTable, UserLimits
 from qmq.config import User
 from qmq.config.authentication import asks_others
@@ -27,7 +27,7 @@ from qmq.config.definition_values import (
 )
 from qmq.definitions.definition import Key
 from qmq.engine.runtime.contexts import NodeBasics
-from qmq.errors import ConfigError, Refused
+from qmq.errors import Refused
 from qmq.settings.definitions.kinds import SimpleKind, Value, checked_by
 from qmq.settings.definitions.live import Changes, LiveDefinitions
 from qmq.verbs.table import needs_of
@@ -46,6 +46,8 @@ NO_USER: Final = User(name="none").replace({"name": "\0"})
 """Stands for all users of a mesh that has none any more: a node with users is closed. No login and no certificate can
 have this name.
 """
+
+S = TypeVar("S")
 
 log = logging.getLogger("qmq.definitions")
 
@@ -70,8 +72,9 @@ class UserDefinitions:
 
     def _follow(self) -> None:
         definitions = self._definitions
-        self.users = definitions.read_all(USER, read_user) or ((NO_USER,) if definitions.has_changed(USER) else ())
-        self.permissions = [row.permission for row in definitions.read_all(PERMISSION, read_permission)]
+        users = tuple(definitions.rows(USER, read_user).values())
+        self.users = users or ((NO_USER,) if definitions.has_changed(USER) else ())
+        self.permissions = list(definitions.rows(PERMISSION, _permission).values())
 
     def _check_fit(self, changes: Changes) -> None:
         """Refuse what locks out all users that may change users: with the first user the mesh closes for all clients
@@ -79,10 +82,8 @@ class UserDefinitions:
         """
         if not any(key.kind in (USER, PERMISSION) for key in changes):
             return
-        values = self._definitions.values
-        present, users, permissions = values(USER), *self._after(changes)
-        was_administered = not present or self._has_administrator(present, values(PERMISSION))
-        if users and was_administered and not self._has_administrator(users, permissions):
+        now, then = self._after({}), self._after(changes)
+        if then.users and (not now.users or self._has_administrator(now)) and not self._has_administrator(then):
             raise Refused(
                 NO_ADMINISTRATOR,
                 "Then no user could change users any more, and clients without login are refused as soon as there is a "
@@ -98,22 +99,21 @@ class UserDefinitions:
         """
         if not any(key.kind in (USER, PERMISSION) for key in changes):
             return ()
-        users, permissions = self._after(changes)
-        then = self._administrators(users, permissions)
-        if not then or then.issuperset(self._administrators(*self._after({}))):
+        state = self._after(changes)
+        then = self._administrators(state)
+        if not then or then.issuperset(self._administrators(self._after({}))):
             return ()
         name = user if user in then else min(then)
-        groups, actions = _groups(users)[name], {need.action for need in ADMINISTERS}
-        allowed = {row: one for row, one in _read(permissions).items() if one.is_allowed and actions & one.actions}
-        rows = [row for row, one in allowed.items() if one.user == name or one.group in groups]
+        groups, administers = state.users[name].groups, state.administering()
+        rows = [row for row, one in administers.items() if one.user == name or one.group in groups]
         return [Key(USER, name), *(Key(PERMISSION, row) for row in rows)]
 
     def losses(self, changes: Changes) -> Callable[[str, list[Need]], bool]:
         """Whether a user has all of these rights now, and not after `changes`."""
         others = asks_others(self._node.settings.authentication)
         states = [self._after({}), self._after(changes)]
-        tables = [_table_of(_groups(users), permissions, has_others=others) for users, permissions in states]
-        removed = states[0][0].keys() - states[1][0].keys()
+        tables = [_table_of(one.users.values(), one.permissions.values(), has_others=others) for one in states]
+        removed = states[0].users.keys() - states[1].users.keys()
         known: dict[str, list[Rights]] = {}
 
         def is_lost(user: str, needs: list[Need]) -> bool:
@@ -124,30 +124,39 @@ class UserDefinitions:
 
         return is_lost
 
-    def _after(self, changes: Changes) -> tuple[dict[str, Value], dict[str, Value]]:
+    def _after(self, changes: Changes) -> "_State":
         """The users and the permissions after `changes`."""
 
-        def after(kind: str) -> dict[str, Value]:
-            changed = {key.name: value for key, value in changes.items() if key.kind == kind}
-            found: dict[str, Value | None] = {**self._definitions.values(kind), **changed}
-            return {name: value for name, value in found.items() if value is not None}
+        def after(kind: str, read: Callable[[str, Value], S]) -> dict[str, S]:
+            rows = self._definitions.rows(kind, read)
+            for key, value in changes.items():
+                if key.kind == kind:
+                    rows.pop(key.name, None)
+                    if value is not None:
+                        rows[key.name] = read(key.name, value)
+            return rows
 
-        return after(USER), after(PERMISSION)
+        return _State(after(USER, read_user), after(PERMISSION, _permission))
 
-    def _has_administrator(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> bool:
+    def _has_administrator(self, state: "_State") -> bool:
         """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
-        return asks_others(self._node.settings.authentication) or bool(self._administrators(users, permissions))
+        return asks_others(self._node.settings.authentication) or bool(self._administrators(state))
 
-    def _administrators(self, users: Mapping[str, Value], permissions: Mapping[str, Value]) -> set[str]:
+    def _administrators(self, state: "_State") -> set[str]:
         """Those of these users that can log in and change users."""
         shows_certificates = any(one.certificate_user for one in self._node.settings.listeners)
-        able = {
-            name: groups
-            for name, groups in _groups(users).items()
-            if shows_certificates or users[name].get("password_hash") is not None
-        }
-        table = _table_of(able, permissions)
-        return {name for name in able if all(map(table.rights_of(Principal(name)).has, ADMINISTERS))}
+        actions = {need.action for need in ADMINISTERS}
+        rows = [*state.administering().values(), *(one for one in chain(*ROLES.values()) if actions & one.actions)]
+        names, groups = {one.user for one in rows}, {one.group for one in rows}
+        # Only these can be administrators, and what is not about administration changes nothing: of thousands few.
+        able = [
+            user
+            for user in state.users.values()
+            if (user.name in names or not groups.isdisjoint(user.groups))
+            and (shows_certificates or user.password_hash is not None)
+        ]
+        table = _table_of(able, [one for one in state.permissions.values() if actions & one.actions])
+        return {user.name for user in able if all(map(table.rights_of(Principal(user.name)).has, ADMINISTERS))}
 
     def _changed(self, names: Collection[str]) -> None:
         self._follow()
@@ -157,24 +166,26 @@ class UserDefinitions:
             log.warning("! no users are left: only the Unix socket and listeners with anonymous = true serve clients")
 
 
-def _groups(users: Mapping[str, Value]) -> dict[str, frozenset[str]]:
-    return {name: frozenset(value.get("groups", ())) for name, value in users.items()}
+class _State(NamedTuple):
+    """Users by name, and permissions by theirs."""
+
+    users: Mapping[str, User]
+    permissions: Mapping[str, Permission]
+
+    def administering(self) -> dict[str, Permission]:
+        """Permissions that give a part of what changing users needs, besides those of ROLES."""
+        actions = {need.action for need in ADMINISTERS}
+        return {name: one for name, one in self.permissions.items() if one.is_allowed and actions & one.actions}
 
 
-def _table_of(
-    groups: Mapping[str, frozenset[str]], permissions: Mapping[str, Value], *, has_others: bool = False
-) -> AccessTable:
+def _permission(name: str, value: Value) -> Permission:
+    return read_permission(name, value).permission
+
+
+def _table_of(users: Iterable[User], permissions: Iterable[Permission], *, has_others: bool = False) -> AccessTable:
     table = AccessTable()
-    table.change(groups, _read(permissions).values(), has_others=has_others)
+    table.change({user.name: frozenset(user.groups) for user in users}, permissions, has_others=has_others)
     return table
-
-
-def _read(permissions: Mapping[str, Value]) -> dict[str, Permission]:
-    rows = {}
-    for name, value in permissions.items():
-        with suppress(ConfigError):  # Written by a later version of the software: it does not count here.
-            rows[name] = read_permission(name, value).permission
-    return rows
 
 
 class LimitDefinitions:
@@ -192,8 +203,8 @@ class LimitDefinitions:
         self._followers += followers
 
     def _follow(self) -> None:
-        rows = self._definitions.read_all(LIMIT, read_limit)
-        self._table = LimitTable({name_limit(row): row.limits for row in rows})
+        rows = self._definitions.rows(LIMIT, read_limit)
+        self._table = LimitTable({name_limit(row): row.limits for row in rows.values()})
 
     def of(self, principal: Principal) -> UserLimits:
         """What counts for this principal, with the groups that it has here."""

@@ -1,6 +1,7 @@
 """Users and permissions of a mesh: a change on any node counts on all, for logins and for connected clients."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import argon2
@@ -10,6 +11,7 @@ from trio.testing import MockClock
 
 from qmq.access.rules import Action, Principal
 from qmq.config import PermissionSettings, User
+from qmq.config.definition_values import read_user
 from qmq.definitions.definition import Key
 from qmq.node.node import Node
 from qmq.sessions.clients.login import LOCAL
@@ -447,3 +449,23 @@ async def test_no_change_takes_the_last_administrator_from_the_users_that_stay(a
         await define(mesh, "a", "group:keepers allow administer /*")
         await add(mesh, "a", "carl", "keepers")
         assert (await ask(mesh, "a", "delete/user/root")).get("changed") == "1"
+
+
+async def test_a_change_of_one_user_reads_no_other_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(name: str, values: Mapping[str, Any]) -> User:
+        read.append(name)
+        return read_user(name, values)
+
+    others = tuple(User(name=f"u{number}", groups=("client",)) for number in range(200))
+    monkeypatch.setattr("qmq.settings.definitions.users.read_user", counted)
+    async with mesh_of("a", "b", users=(ROOT, BOB, *others)).run() as mesh:
+        read.clear()
+        await add(mesh, "a", "ann", "client")
+        await until_alike(mesh)
+
+        assert set(read) == {"ann"}
+        assert len(read) < 20
