@@ -80,7 +80,7 @@ class QueueMethods:
             try:
                 await self._declare(queue, value)
             except Refused as refused:
-                raise Refused(refused.code, in_arguments(refused.message)) from refused
+                raise Refused(refused.code, in_arguments(refused.message, self._owner.vhost)) from refused
             # Clients declare before each use, and few look at the counts: no other node is asked for them.
             counts = lookup.counts_here(queue)
         self._declare_ok(method, name, counts)

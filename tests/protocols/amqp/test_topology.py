@@ -214,11 +214,33 @@ async def test_an_auto_delete_queue_goes_with_its_last_consumer(autojump_clock: 
         (commands.Exchange.Delete(0, "amq.topic"), 403, "predefined"),
         (commands.Confirm.Select(), 406, "transactions has no confirms"),
         (commands.Exchange.Declare(0, "", passive=True), 403, "default exchange"),
-        (
-            commands.Queue.Declare(0, "jobs", durable=True, arguments={"x-max-priority": 5}),
-            406,
-            "x-max-priority is not",
+        *(
+            (commands.Queue.Declare(0, "jobs", durable=True, arguments=arguments), 406, text)
+            for arguments, text in (
+                ({"x-max-priority": 5}, "x-max-priority is not set, requested: set"),
+                ({"x-message-ttl": 2500}, "x-message-ttl is not set, requested: 2500."),
+                ({"x-expires": 60000}, "x-expires is not set, requested: 60000."),
+                ({"x-consumer-timeout": 1}, "x-consumer-timeout is not set, requested: 1."),
+                ({"x-max-length": 7}, "x-max-length is not set, requested: 7;"),
+                ({"x-max-length-bytes": 7}, "x-max-length-bytes is not set, requested: 7;"),
+                ({"x-delivery-limit": 3}, "x-delivery-limit is not set, requested: 3."),
+                ({"x-single-active-consumer": True}, "x-single-active-consumer is not set, requested: true."),
+                (
+                    {"x-max-length": 7, "x-overflow": "reject-publish"},
+                    'x-overflow is not set, requested: "reject-publish".',
+                ),
+                (
+                    {"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": "k"},
+                    'x-dead-letter-exchange is not set, requested: "amq.topic"; '
+                    'x-dead-letter-routing-key is not set, requested: "k".',
+                ),
+                (
+                    {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+                    'requested: "" with x-dead-letter-routing-key "dead".',
+                ),
+            )
         ),
+        (commands.Queue.Declare(0, "n", arguments={"x-expires": 0}), 406, "x-expires is at least 1, not 0"),
         (commands.Queue.Declare(0, "n", arguments={"x-max-length": 0}), 406, "x-max-length is at least 1 here, not 0"),
     ],
 )

@@ -1,15 +1,33 @@
 """`queue.declare` and `exchange.declare` as values that `/control/declare/…` takes (docs/queues.md, bindings.md)."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from qmq.gateways.queue_arguments import READERS, Arguments, WrongArgument, rules_of, text_of
+from qmq.gateways.queue_arguments import (
+    DEAD_LETTER_EXCHANGE,
+    DEAD_LETTER_KEY,
+    OVERFLOWS,
+    READERS,
+    Arguments,
+    WrongArgument,
+    rules_of,
+    text_of,
+)
 from qmq.gateways.queue_arguments import seconds_of as read_seconds
-from qmq.model.routing_names import DELAYED_TYPE, ROUTES_AS, TYPES
+from qmq.model.routing_names import DELAYED_TYPE, PREFIX, ROUTES_AS, TYPES
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
-from qmq.protocols.amqp.gateway.names import DEFAULT_VHOST, Vhost, exchange_name, queue_destination, source_of
+from qmq.protocols.amqp.gateway.names import (
+    DEFAULT_VHOST,
+    QUEUE,
+    Vhost,
+    exchange_name,
+    queue_destination,
+    queue_name,
+    source_of,
+)
 
 
 def queue_value(
@@ -52,13 +70,42 @@ def _text(name: str, value: object) -> str:
         return text_of(name, value)
 
 
-_KEYS: Final = {key: name for name, (key, _) in READERS.items()}
-_KEY: Final = re.compile(rf"(?<=[:;] )({'|'.join(_KEYS)})(?= is )")
+_NAMES: Final = {
+    **{key: name for name, (key, _) in READERS.items()},
+    "dead_letter": DEAD_LETTER_EXCHANGE,
+    "dead_letter_routing_key": DEAD_LETTER_KEY,
+}
+_DIFFERENCE: Final = re.compile(rf"(?<=[:;] )({'|'.join(_NAMES)}) is (.+?), requested: (.+?)(?=; |\. See )")
+NOT_SET: Final = "not set"
+_WORDS: Final = {ours: theirs for theirs, ours in OVERFLOWS.items()}
 
 
-def in_arguments(refusal: str) -> str:
-    """The text about a queue that is declared otherwise, with the names that the client knows."""
-    return _KEY.sub(lambda found: _KEYS[found[1]], refusal)
+def in_arguments(refusal: str, vhost: Vhost = DEFAULT_VHOST) -> str:
+    """The text about a queue that is declared otherwise, with the names and values that the client knows."""
+    return _DIFFERENCE.sub(
+        lambda found: (
+            f"{_NAMES[found[1]]} is {_in_argument(found[1], found[2], vhost)}, "
+            f"requested: {_in_argument(found[1], found[3], vhost)}"
+        ),
+        refusal,
+    )
+
+
+def _in_argument(key: str, text: str, vhost: Vhost) -> str:
+    """The inverse of `READERS`, for a text."""
+    if text == NOT_SET:
+        return text
+    value = json.loads(text)
+    if key == "priority":
+        return "set"
+    if key == "overflow":
+        return json.dumps(_WORDS[value])
+    if key == "dead_letter":
+        is_queue = value.startswith(QUEUE)
+        exchange = "" if is_queue else value.removeprefix(PREFIX).removeprefix(vhost.prefix)
+        suffix = f" with {DEAD_LETTER_KEY} {json.dumps(queue_name(value, vhost))}" if is_queue else ""
+        return json.dumps(exchange) + suffix
+    return str(round(value * 1000)) if key.endswith("_seconds") else text
 
 
 def exchange_value(
