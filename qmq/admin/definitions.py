@@ -15,7 +15,6 @@ everything is checked and nothing changes.
 from typing import Any, Final
 
 import argon2
-import trio
 
 from qmq.admin.facts.system import SystemTopics
 from qmq.definitions.definition import Key
@@ -23,6 +22,7 @@ from qmq.definitions.document import document, read_document
 from qmq.definitions.rabbitmq import ImportTarget
 from qmq.definitions.rabbitmq_users import clear_passwords
 from qmq.engine.runtime.contexts import Configured
+from qmq.engine.runtime.turns import in_turns
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_fact, joined_facts, json_object
@@ -126,10 +126,9 @@ async def _values(live: LiveDefinitions, *kinds: str) -> dict[str, dict[str, Val
     """As `LiveDefinitions.values` of these kinds, all of one moment; read in turns."""
     rows = [one for kind in kinds for one in sorted(live.of_kind(kind))]
     values: dict[str, dict[str, Value]] = {kind: {} for kind in kinds}
-    for begin in range(0, len(rows), ROWS_AT_ONCE):
-        for one in rows[begin : begin + ROWS_AT_ONCE]:
+    async for part in in_turns(rows, ROWS_AT_ONCE):
+        for one in part:
             values[one.key.kind][one.key.name] = one.value or {}
-        await trio.lowlevel.checkpoint()
     return values
 
 

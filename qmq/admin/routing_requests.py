@@ -16,12 +16,11 @@ with `quorum:false`.
 from collections.abc import Callable
 from typing import Any
 
-import trio
-
 from qmq.access.rights import Rights
 from qmq.access.rules import Principal
 from qmq.broker.routing.binding import EXCHANGE_KEYS, Binding, read_binding, read_exchange
 from qmq.definitions.definition import Key
+from qmq.engine.runtime.turns import in_turns
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.headers import is_said
@@ -134,7 +133,7 @@ class RoutingRequests:
         """All exchanges, predefined ones too."""
         table, exchanges = self._routing.table, sorted(self._routing.table.exchanges.values())
         rows: list[Facts] = []
-        for begin in range(0, len(exchanges), ROWS_AT_ONCE):
+        async for part in in_turns(exchanges, ROWS_AT_ONCE):
             rows += [
                 {
                     "name": one.name,
@@ -145,20 +144,17 @@ class RoutingRequests:
                     "bindings": sum(1 for _ in table.bindings_of(one.name)),
                     "predefined": is_reserved(one.name),
                 }
-                for one in exchanges[begin : begin + ROWS_AT_ONCE]
+                for one in part
                 if one.name in table.exchanges
             ]
-            await trio.lowlevel.checkpoint()
         return {"exchanges": rows}
 
     async def list_bindings(self, asked: VerbRequest[ListBindings]) -> Facts:
         """All bindings, sorted by name. `effective` is false while an exchange of it is missing."""
         table, bindings = self._routing.table, self._routing.bindings()
         rows: list[Facts] = []
-        for begin in range(0, len(bindings), ROWS_AT_ONCE):
-            part = bindings[begin : begin + ROWS_AT_ONCE]
+        async for part in in_turns(bindings, ROWS_AT_ONCE):
             rows += [{"name": one.name, **one.value, "effective": table.is_effective(one)} for one in part]
-            await trio.lowlevel.checkpoint()
         return {"bindings": rows}
 
     def _check_effect(self, asked: VerbRequest[Verb], effect: Effect) -> None:

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import fields
 
-import trio
-
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, level_of
 from qmq.broker.messages.rules import QueueRules
@@ -13,6 +11,7 @@ from qmq.broker.queues.queues import Queues
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.engine.runtime.contexts import NodeBasics
+from qmq.engine.runtime.turns import in_turns
 from qmq.gateways.rules import Rules
 from qmq.model.members import Membership
 from qmq.settings.definitions.declared_queues import CACHED_MAX, DeclaredQueues
@@ -36,10 +35,8 @@ def wire_limits(limits: LimitSettings) -> Limits:
 
 async def follow_rules(queues: Queues) -> None:
     """Let the existing queues follow changed settings, without delaying clients."""
-    existing = list(queues.by_name.values())
-    for start in range(0, len(existing), QUEUES_AT_ONCE):
-        queues.rules_changed(existing[start : start + QUEUES_AT_ONCE])
-        await trio.lowlevel.checkpoint()
+    async for part in in_turns(queues.by_name.values(), QUEUES_AT_ONCE):
+        queues.rules_changed(part)
 
 
 class Policies:

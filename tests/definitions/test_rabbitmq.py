@@ -71,6 +71,14 @@ def test_a_bounded_queue_drops_its_oldest_message_unless_it_says_otherwise_as_in
     assert [one["overflow"] for one in found.values()] == ["drop-oldest", "refuse", "drop-oldest"]
 
 
+def test_a_queue_of_one_connection_is_imported_for_all_and_that_is_listed() -> None:
+    values, left_out = convert(queues=[queue("a", exclusive=True), queue("b", exclusive=False)])
+
+    assert set(values["queue"]) == {"/queue/a", "/queue/b"}
+    assert [line for line in left_out if "exclusive" in line] == left_out
+    assert len(left_out) == 1
+
+
 def test_each_part_without_a_counterpart_is_listed() -> None:
     _, left_out = convert(
         parameters=[{"name": "shovel", "vhost": "/"}],

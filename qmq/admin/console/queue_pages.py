@@ -16,6 +16,7 @@ from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.admin.facts.queue_search import NAME, OLDEST, QueueSearch
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.totals import NodeTotals
+from qmq.engine.runtime.turns import in_turns
 from qmq.mesh.peers.calls import Count, Facts, NamedCall, R, Text, Whole, need
 from qmq.verbs.lists import FILTER_CHARS_MAX, LIMIT_MAX, OFFSET_MAX, QueuePage, Sort
 
@@ -93,10 +94,8 @@ class Rates:
         totals = self._totals.by_name
         names = [name for name in totals if name.startswith(PREFIX)]
         before, counts, by_name = self._before, {}, {}
-        for begin in range(0, len(names), TURN_NAMES):
-            if begin:
-                await trio.lowlevel.checkpoint()
-            for name in names[begin : begin + TURN_NAMES]:
+        async for part in in_turns(names, TURN_NAMES):
+            for name in part:
                 one = totals.get(name)
                 if one is None:
                     continue

@@ -23,6 +23,7 @@ from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.listed_parts import parts_of
 from qmq.engine.runtime.recent import Recent
+from qmq.engine.runtime.turns import in_turns
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.paused_queues import PausedQueues
 
@@ -138,12 +139,8 @@ class QueueCatalog:
         """Queue → messages with consumers, lent ones too. Many are counted in turns, some of them before others."""
         queues = self._engine.broker.queues
         # Also of consumers that get nothing more: those of a receive over HTTP, for example.
-        deliveries = list(queues.deliveries.values())
         counts: Counter[str] = Counter()
-        for begin in range(0, len(deliveries), TURN_DELIVERIES):
-            if begin:
-                await trio.lowlevel.checkpoint()
-            part = deliveries[begin : begin + TURN_DELIVERIES]
+        async for part in in_turns(queues.deliveries.values(), TURN_DELIVERIES):
             counts.update([one.subscription.destination for one in part if one.message.owner is None])
         counts.update(message.envelope.destination for lent in queues.owned.lent.values() for message in lent.values())
         return counts

@@ -15,6 +15,7 @@ about held messages. A node that cannot be reached has no lease any more after `
 
 import logging
 from functools import partial
+from itertools import chain
 from typing import Annotated, ClassVar, Protocol
 
 import trio
@@ -136,10 +137,13 @@ class QueueAdoption:
         them.
         """
         broker = self._engine.broker
-        held = set(broker.borrowing.borrowed())
-        held.update(delivery.message.dot for delivery in broker.queues.deliveries.values())
-        held.update(dot for lent in broker.lending.lent.values() for dot in lent)
-        return {dot for dot in held if dot.origin.node == owner and dot.sequence > 0}
+        # In one turn: what is held and what this node has (`answer`) are of one moment.
+        dots = chain(
+            broker.borrowing.borrowed(),
+            (delivery.message.dot for delivery in broker.queues.deliveries.values()),
+            chain.from_iterable(broker.lending.lent.values()),
+        )
+        return {dot for dot in dots if dot.origin.node == owner and dot.sequence > 0}
 
     def wake(self) -> None:
         """The members have changed."""

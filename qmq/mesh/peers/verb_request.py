@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import trio
-
+from qmq.engine.runtime.turns import in_turns
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts
 
@@ -42,21 +41,18 @@ async def encode_fact(fact: object) -> str:
     """One fact as JSON. A list or an object that is long, or has long ones in it, is encoded in turns, and must not
     change meanwhile."""
     if isinstance(fact, list) and len(fact) > ROWS_AT_ONCE:
-        return f"[{await _in_turns(fact, list)}]"
+        return f"[{await _encode_rows(fact, list)}]"
     if isinstance(fact, dict) and len(fact) > ROWS_AT_ONCE:
-        return f"{{{await _in_turns(list(fact.items()), dict)}}}"
+        return f"{{{await _encode_rows(list(fact.items()), dict)}}}"
     if isinstance(fact, dict) and any(isinstance(one, dict | list) for one in fact.values()):
         return _joined({name: await encode_fact(one) for name, one in fact.items()})
     return json.dumps(fact, separators=(",", ":"))
 
 
-async def _in_turns(rows: list[Any], kind: Callable[[list[Any]], object]) -> str:
+async def _encode_rows(rows: list[Any], kind: Callable[[list[Any]], object]) -> str:
     """The rows of a list or an object, without its brackets."""
-    parts = []
-    for begin in range(0, len(rows), ROWS_AT_ONCE):
-        parts.append(json.dumps(kind(rows[begin : begin + ROWS_AT_ONCE]), separators=(",", ":"))[1:-1])
-        await trio.lowlevel.checkpoint()
-    return ",".join(parts)
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    return ",".join([encode(kind(part))[1:-1] async for part in in_turns(rows, ROWS_AT_ONCE)])
 
 
 def joined_facts(texts: Mapping[str, str]) -> bytes:

@@ -15,9 +15,11 @@ import trio
 
 from qmq.admin.facts.node_facts import NodeIdentity
 from qmq.admin.facts.queue_catalog import QueueCatalog
+from qmq.broker.messages.message import Message
 from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.served_rows import served_rows
+from qmq.engine.runtime.turns import in_turns
 from qmq.mesh.peers.calls import CallTable
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.beanstalk.calls import (
@@ -53,6 +55,9 @@ from qmq.protocols.beanstalk.part import BeanstalkPart, names_of
 
 LISTED_MAX: Final = 10_000
 """Tubes of one list, and queues of one sum."""
+
+AT_ONCE: Final = 10_000
+"""Jobs that are looked at in one turn."""
 
 DELAYED_MAX: Final = 10_000
 """Delayed jobs of one tube that are counted in the store."""
@@ -216,10 +221,11 @@ class JobStatistics:
         depth = await self._catalog.depth(queue)
         depth_buried = await self._catalog.depth(buried)
         reserved = own = 0
-        for delivery in list(queues.deliveries.values()):
-            if delivery.subscription.destination in (queue, buried):
-                reserved += 1
-                own += delivery.message.owner is None and delivery.subscription.destination == queue
+        async for deliveries in in_turns(queues.deliveries.values(), AT_ONCE):
+            for delivery in deliveries:
+                if delivery.subscription.destination in (queue, buried):
+                    reserved += 1
+                    own += delivery.message.owner is None and delivery.subscription.destination == queue
         lent = sum(
             message.envelope.destination == queue for one in queues.owned.lent.values() for message in one.values()
         )
@@ -251,7 +257,9 @@ class JobStatistics:
         now_us = self._environment.now_us()
         queues = self._broker.queues
         queue = queues.by_name.get(name)
-        held = [] if queue is None else [entry[2] for entry in queue.delayed or () if not entry[2].settled]
+        held: list[Message] = []
+        async for entries in in_turns(() if queue is None else queue.delayed or (), AT_ONCE):
+            held += [message for _, _, message in entries if not message.settled]
         if queue is not None and not queue.stored and queue.is_counted:
             return len(held)
         if queue is None and not queues.owned.has_stored:
@@ -278,7 +286,9 @@ class JobStatistics:
         total: Counter[str] = Counter()
         async for listed in self._catalog.in_memory():
             for queue in listed:
-                delayed = sum(not entry[2].settled and entry[0] > now_us for entry in queue.delayed or ())
+                delayed = 0
+                async for entries in in_turns(queue.delayed or (), AT_ONCE):
+                    delayed += sum(not message.settled and due_us > now_us for due_us, _, message in entries)
                 total["buried" if is_buried(queue.name) else "ready"] += queue.depth - delayed
                 total["delayed"] += delayed
                 if not is_buried(queue.name):
@@ -287,10 +297,11 @@ class JobStatistics:
         for name, messages, _ in stored:
             if name not in queues.by_name:
                 total["buried" if is_buried(name) else "ready"] += messages
-        for delivery in list(queues.deliveries.values()):
-            total["reserved"] += 1
-            if delivery.message.owner is None:
-                total["buried" if is_buried(delivery.subscription.destination) else "ready"] -= 1
+        async for deliveries in in_turns(queues.deliveries.values(), AT_ONCE):
+            total["reserved"] += len(deliveries)
+            for delivery in deliveries:
+                if delivery.message.owner is None:
+                    total["buried" if is_buried(delivery.subscription.destination) else "ready"] -= 1
         total["ready"] = max(0, total["ready"] - sum(map(len, queues.owned.lent.values())))
         users = self._part.users
         return {

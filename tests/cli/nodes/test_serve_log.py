@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -169,3 +170,16 @@ def test_a_failure_that_is_not_expected_is_json(lines: Lines, monkeypatch: pytes
 
     (line,) = lines.found
     assert (line["level"], line["exception"]) == ("critical", "ValueError: why")
+
+
+def test_the_log_has_the_address_of_the_console(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(
+        'data = "data"\n[[stomp]]\naddress = "127.0.0.1:0"\n[[http]]\naddress = "127.0.0.1:0"\n'
+    )
+    command = [sys.executable, "-m", "qmq", "serve", "--config", str(tmp_path / "node.toml"), "--until-eof"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"serves HTTP on 127\.0\.0\.1:\d+; console: http://127\.0\.0\.1:[1-9]\d*/$", done.stderr, re.MULTILINE
+    )

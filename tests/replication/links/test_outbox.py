@@ -8,14 +8,16 @@ from qmq.config.limits import BODY_BYTES_CEILING, HEADER_BYTES_CEILING
 from qmq.model.dots import Origin
 from qmq.replication.links.outbox import (
     MESSAGE_OVERHEAD_BYTES,
+    SINGLE_ANSWER_BYTES_MAX,
     SINGLE_BYTES_MAX,
     SMALL_BYTES_MAX,
     TOPIC_BYTES_MAX,
     TURN_BYTES,
     LinkOutbox,
+    encode_send,
 )
 from qmq.replication.protocol.frame_table import FROM_SERVING_SIDE, decode, pack
-from qmq.replication.protocol.frames import Batches, Lend, MeshFrame, Topics, Welcome
+from qmq.replication.protocol.frames import Batches, Lend, MeshFrame, ResponseFrame, Topics, Welcome
 from qmq.replication.protocol.frames import Retained as Values
 from qmq.replication.protocol.values import Sender
 
@@ -140,6 +142,17 @@ def test_the_largest_topic_message_that_is_not_dropped_fits_into_a_frame_and_one
     assert isinstance(decoded, Topics)
     assert [len(message.body) for message in decoded.messages] == [largest]
     assert wakes.outbox.topics_dropped == 1
+
+
+def test_the_largest_response_that_is_sent_fits_into_a_frame_and_a_larger_one_is_not_sent() -> None:
+    outbox = LinkOutbox(encode_send, lambda: None)
+    small = 1 << 20
+    largest = SINGLE_ANSWER_BYTES_MAX - (len(encode_send(ResponseFrame(1, bytes(small)))) - small) - 1  # of its length
+
+    assert not outbox.put_answer(ResponseFrame(1, bytes(largest + 2)))
+    assert outbox.put_answer(ResponseFrame(1, bytes(largest)))
+    decoded = decode(FROM_SERVING_SIDE, *pack(ResponseFrame(1, bytes(largest))), Sender("a"))
+    assert decoded == ResponseFrame(1, bytes(largest))
 
 
 def test_a_message_to_be_relayed_that_no_frame_can_hold_is_dropped_and_delays_no_other() -> None:
