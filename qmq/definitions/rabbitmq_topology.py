@@ -136,7 +136,7 @@ def read_queue(entry: Mapping[str, Any], label: str, queues: Named, left_out: li
         if auto_delete:
             values["auto_delete"] = True
         if entry.get("exclusive"):
-            left_out.append(f"{label}: exclusive = {entry['exclusive']!r} has no counterpart: any connection may use it")
+            left_out.append(f"{label}: exclusive has no counterpart: any connection may use it")
         if values.get("dead_letter") == queue:
             del values["dead_letter"]
             left_out.append(f"{label}: its dead letters would come back to it")

@@ -48,6 +48,8 @@ SHOWN_THOUGH_HIDDEN = """() => [...document.querySelectorAll("[hidden]")]
   .filter((one) => getComputedStyle(one).display !== "none").map((one) => one.textContent)"""
 LABELS = """() => [...document.querySelectorAll("dialog label")]
   .filter((one) => one.checkVisibility()).map((one) => one.innerText)"""
+CUT = """() => [...document.querySelectorAll(".scroll")]
+  .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"""
 TOO_WIDE = "() => document.documentElement.scrollWidth > innerWidth"
 
 
@@ -113,3 +115,16 @@ def test_dialog_asks_only_what_it_must(
     assert not page.evaluate(TOO_WIDE)
     inside = page.locator("dialog").bounding_box()
     assert inside["x"] >= 0 and inside["x"] + inside["width"] <= SIZES[scheme][0]
+
+
+def test_no_column_of_the_mesh_is_cut_off_while_a_node_is_down(
+    page: Any, node: Console, mesh: Cluster, problems: Problems
+) -> None:
+    mesh.kill("c")
+    look(page, node, "light", "mesh")
+    expect(page.locator("main")).to_contain_text("c does not respond")
+
+    photograph(page, "mesh-node-down")
+
+    problems.clear()
+    assert page.evaluate(CUT) == []

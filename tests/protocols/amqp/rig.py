@@ -69,12 +69,19 @@ class AmqpClient:
         return await self.next(answer)
 
     def publishing(
-        self, key: str, content: bytes, exchange: str = "", mandatory: bool = False, channel: int = 1, **properties: Any
+        self,
+        key: str,
+        content: bytes,
+        exchange: str = "",
+        mandatory: bool = False,
+        immediate: bool = False,
+        channel: int = 1,
+        **properties: Any,
     ) -> bytes:
         most = self.frame_bytes_max - 8
         return b"".join(
             [
-                frame.marshal(commands.Basic.Publish(0, exchange, key, mandatory), channel),
+                frame.marshal(commands.Basic.Publish(0, exchange, key, mandatory, immediate), channel),
                 frame.marshal(header.ContentHeader(0, len(content), commands.Basic.Properties(**properties)), channel),
                 *(
                     frame.marshal(body.ContentBody(content[at : at + most]), channel)

@@ -283,6 +283,15 @@ async def test_what_breaks_the_protocol_closes_the_connection(
         await client.until_ended()
 
 
+async def test_a_publish_that_is_immediate_is_refused_as_in_rabbitmq(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client = await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"x", immediate=True)
+
+        assert (await client.closed(0))[:2] == (540, "NOT_IMPLEMENTED - immediate=true")
+
+
 async def test_a_method_on_a_channel_that_is_not_open_closes_the_connection(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)

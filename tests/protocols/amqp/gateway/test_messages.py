@@ -117,9 +117,10 @@ def test_long_values_odd_names_and_many_headers_have_no_text_header() -> None:
 
 def test_an_expiration_of_zero_is_at_once_and_no_number_is_refused() -> None:
     assert headers_of(expiration="0")["expiration"] == "1"
-    with pytest.raises(AmqpRefusal, match="milliseconds") as caught:
-        headers_of(expiration="soon")
-    assert caught.value.reply is ReplyCode.PRECONDITION_FAILED
+    for wrong in ("soon", "-1", "1.5"):
+        with pytest.raises(AmqpRefusal, match="milliseconds") as caught:
+            headers_of(expiration=wrong)
+        assert caught.value.reply is ReplyCode.PRECONDITION_FAILED
 
 
 def test_a_priority_above_nine_is_nine() -> None:
