@@ -1,4 +1,6 @@
-"""docs/migration.md promises nothing that the code does not have: settings exist, what is "same" is on our pages."""
+"""The pages about other brokers promise nothing that the code does not have: settings exist, and what is "same" is on
+our own pages.
+"""
 
 import re
 from pathlib import Path
@@ -10,8 +12,9 @@ from qmq.config.destinations.declared import QueueLifetime
 from qmq.config.destinations.policy import DestinationPolicy
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "migration.md").read_text("utf-8")
-OWN_PAGES = "".join(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md") if path.name != "migration.md")
+PAGES = ("migration.md", "nats-kafka-redis.md")
+PAGE = "".join((ROOT / "docs" / name).read_text("utf-8") for name in PAGES)
+OWN_PAGES = "".join(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md") if path.name not in PAGES)
 SOURCES = "".join(path.read_text("utf-8") for path in (ROOT / "qmq").rglob("*.py"))
 
 ROWS = [
@@ -73,6 +76,8 @@ def test_error_codes_of_the_page_exist() -> None:
     assert [code for code in codes if f'"{code}"' not in SOURCES and code != "…"] == []
 
 
-@pytest.mark.parametrize("other", ["ocamlmq", "radiator", "RabbitMQ", "ActiveMQ Classic", "Artemis", "xtomp"])
+@pytest.mark.parametrize(
+    "other", ["ocamlmq", "radiator", "RabbitMQ", "ActiveMQ Classic", "Artemis", "xtomp", "NATS", "Kafka", "Redis"]
+)
 def test_every_broker_has_its_chapter(other: str) -> None:
     assert re.search(rf"^## {other}", PAGE, re.MULTILINE)

@@ -22,7 +22,7 @@ from qmq.definitions.document import document, read_document
 from qmq.definitions.rabbitmq import ImportTarget
 from qmq.definitions.rabbitmq_users import clear_passwords
 from qmq.engine.runtime.contexts import Configured
-from qmq.engine.runtime.turns import in_turns
+from qmq.engine.turns import in_turns
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_fact, joined_facts, json_object

@@ -20,7 +20,7 @@ from qmq.access.rights import Rights
 from qmq.access.rules import Principal
 from qmq.broker.routing.binding import EXCHANGE_KEYS, Binding, read_binding, read_exchange
 from qmq.definitions.definition import Key
-from qmq.engine.runtime.turns import in_turns
+from qmq.engine.turns import in_turns
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
 from qmq.gateways.headers import is_said

@@ -11,7 +11,7 @@ from qmq.broker.queues.queues import Queues
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy, LimitSettings
 from qmq.engine.runtime.contexts import NodeBasics
-from qmq.engine.runtime.turns import in_turns
+from qmq.engine.turns import in_turns
 from qmq.gateways.rules import Rules
 from qmq.model.members import Membership
 from qmq.settings.definitions.declared_queues import CACHED_MAX, DeclaredQueues

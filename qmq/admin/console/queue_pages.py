@@ -16,7 +16,7 @@ from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.admin.facts.queue_search import NAME, OLDEST, QueueSearch
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.totals import NodeTotals
-from qmq.engine.runtime.turns import in_turns
+from qmq.engine.turns import in_turns
 from qmq.mesh.peers.calls import Count, Facts, NamedCall, R, Text, Whole, need
 from qmq.verbs.lists import FILTER_CHARS_MAX, LIMIT_MAX, OFFSET_MAX, QueuePage, Sort
 

@@ -23,7 +23,7 @@ from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.listed_parts import parts_of
 from qmq.engine.runtime.recent import Recent
-from qmq.engine.runtime.turns import in_turns
+from qmq.engine.turns import in_turns
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.paused_queues import PausedQueues
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qmq.engine.runtime.turns import in_turns
+from qmq.engine.turns import in_turns
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts
 

@@ -19,7 +19,7 @@ from qmq.broker.messages.message import Message
 from qmq.engine.checkpoint.queue_pager import FAR_US
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.served_rows import served_rows
-from qmq.engine.runtime.turns import in_turns
+from qmq.engine.turns import in_turns
 from qmq.mesh.peers.calls import CallTable
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.beanstalk.calls import (

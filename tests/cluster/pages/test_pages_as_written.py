@@ -1,5 +1,8 @@
-"""The Python of the README, and the first ones of the client's page, prints what it promises when it is pasted."""
+"""The Python of the README, the first ones of the client's page, and the commands of the page for people of NATS, Kafka
+and Redis print what they promise when they are pasted.
+"""
 
+import os
 import re
 import subprocess
 import sys
@@ -48,3 +51,24 @@ def test_the_example_of_the_client_prints_its_message_and_waits_for_more(mesh: C
             assert running.poll() is None
         finally:
             running.kill()
+
+
+def test_the_commands_for_people_of_logs_print_what_the_page_shows(mesh: Cluster, tmp_path: Path) -> None:
+    text = (ROOT / "docs/nats-kafka-redis.md").read_text("utf-8")
+    (block,) = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = block.splitlines()
+    (tmp_path / "qmq").write_text(f'#!/bin/sh\nexec {sys.executable} -m qmq "$@"\n')
+    (tmp_path / "qmq").chmod(0o755)
+    script = "set -e\n" + "\n".join(line[2:] for line in lines if line.startswith("$ "))
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "QMQ_AT": mesh.at("a"),
+    }
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(["bash", "-c", script], env=environment, timeout=60, **pipes)
+
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines() == [line for line in lines if not line.startswith("$ ")]

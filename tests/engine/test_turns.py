@@ -2,7 +2,7 @@
 
 import trio
 
-from qmq.engine.runtime.turns import in_turns
+from qmq.engine.turns import in_turns
 
 
 async def test_parts_are_of_the_size_that_was_asked_for_and_together_are_all() -> None:
