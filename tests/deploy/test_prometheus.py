@@ -14,7 +14,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.cluster_mesh import Cluster, free_ports
+from qmq.testing.ports import free_ports
+from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import eventually
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from qmq.cli import main
-from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster, free_ports
+from qmq.testing.ports import free_ports
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster
 from tests.support.cluster_wait import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "proxies.md"

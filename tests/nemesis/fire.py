@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from qmq.cli.launch import exit_text
+from qmq.testing.local import READY_SECONDS
 from tests.nemesis.history import History
 from tests.support.cluster_disks import SmallDisks
-from tests.support.cluster_mesh import READY_SECONDS, Cluster
+from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import POLL_SECONDS, eventually
 
 Steps = Generator[float | Callable[[], bool], None, None]

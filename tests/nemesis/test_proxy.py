@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster_mesh import BLOCK, ROOT, free_ports
-from tests.support.cluster_proxy import BACK, FORTH, Proxy
+from qmq.testing.ports import BLOCK, free_ports
+from qmq.testing.proxy import BACK, FORTH, Proxy
+from tests.support.cluster_mesh import ROOT
 
 WAIT_SECONDS = 30.0
 
-ASK = f"from tests.support.cluster_mesh import free_ports; print(*free_ports({BLOCK + 50}))"
+ASK = f"from qmq.testing.ports import free_ports; print(*free_ports({BLOCK + 50}))"
 
 
 class Line:

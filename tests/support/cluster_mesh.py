@@ -1,51 +1,30 @@
-"""A mesh of real node processes on loopback, with addresses of its own, that a test may kill, stop, wipe and cut.
+"""A mesh of `qmq.testing` whose peers files are those in cluster/, with free ports in place of the fixed ones.
 
-The processes are `qmq.cli.launch`'s; here are the peers files (written from those in cluster/, with free ports in
-place of the fixed ones), the lines between nodes that go through proxies, and "healthy": every node runs and every
-link is up, which is where each test begins.
+Its nodes are forks, its clients are stomp.py's, and it can be made healthy: every node runs and every link is up, which
+is where each test begins.
 """
 
-import contextlib
-import fcntl
-import os
-import random
 import re
 import shutil
-import socket
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qmq.cli.launch import tail
+from qmq.testing.local import QUICK, READY_SECONDS, MeshUnderTest
+from qmq.testing.ports import free_ports
+from qmq.testing.proxy import BACK, FORTH
 
 from .cluster_client import Client, LostError
 from .cluster_fork import ForkedMesh
-from .cluster_proxy import BACK, FORTH, Proxy
 from .cluster_wait import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).parents[2]
 
-# Below what the system hands out to dialling sockets: a node that is down for a while keeps its port free of them.
-# A port of that range could also be dialled by a socket that was given the very same port, and answer itself.
-PORTS = range(20000, 30000)
-BLOCK = 250
-"""Ports that a process takes at once: enough for a dozen meshes."""
-
-READY_SECONDS = 60.0
-"""For a node to answer, where other programs have most of the machine. A node that ends is noticed at once."""
-
 LOG_LINES = 40
 """Of each node, beside a failure."""
 
-# Quicker than the defaults, so that tests wait less; what is promised is the same.
-NODE_FILE = """\
-[mesh]
-redial_seconds_max = 0.5
-beat_seconds = 0.5
-suspicion_seconds = 2.0
-redeliver_after_seconds = 3.0
-"""
+NODE_FILE = QUICK
 PATIENT_NODE_FILE = NODE_FILE.replace("suspicion_seconds = 2.0", "suspicion_seconds = 10.0")
 """For chapters that neither pause nor cut a node: on a busy machine, a slow node is not taken for one that is away. The
 end of a process is still noticed at once."""
@@ -58,45 +37,12 @@ receipt_degrade_seconds = 15.0
 default a node confirms after one second without a copy, and says so in ways that few clients look at."""
 
 
-_ours: list[int] = []
-"""Ports of this process that it has not given out yet: who gets one may listen there later, or not for a while."""
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports on which nothing listens now, each given out once on this machine while this process lives: several workers
-    and several test runs at once never share one."""
-    found: list[int] = []
-    while len(found) < number:
-        if not _ours:
-            _ours.extend(random.SystemRandom().sample(block := _take_block(), len(block)))
-        port = _ours.pop()
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-    return found
-
-
-def _take_block() -> range:
-    """A part of PORTS that no other process has; the kernel gives it back when this one ends."""
-    blocks = [PORTS[at : at + BLOCK] for at in range(0, len(PORTS), BLOCK)]
-    for block in random.SystemRandom().sample(blocks, len(blocks)):
-        with contextlib.suppress(OSError):
-            lock = os.open(Path(tempfile.gettempdir(), f"qmq-tests-ports-{block[0]}"), os.O_CREAT | os.O_RDWR, 0o666)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(lock)
-                raise
-            return block
-    raise AssertionError(f"other processes have all of {PORTS}")
-
-
 def with_secret(peers: str) -> str:
     """A peers file of cluster/ with a secret of its own, in place of that of the clone."""
     return re.sub(r'^secret_file = "(.*)\.secret"$', r'secret = "\1-nodes-on-one-machine"', peers, flags=re.MULTILINE)
 
 
-class Cluster:
+class Cluster(MeshUnderTest):
     """Nodes of one file in cluster/. Used in a `with`: at its end every process is gone."""
 
     def __init__(
@@ -116,28 +62,19 @@ class Cluster:
         `secret` the peers file has none. `node_file` is what the node files begin with; `node_files` gives text to add
         to those of single nodes.
         """
-        self.folder = folder
         text = with_secret((ROOT / "cluster" / template).read_text("utf-8"))
         if not secret:
             text = re.sub(r"^secret = .*\n", "", text, flags=re.MULTILINE)
         addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
         for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
             text = text.replace(address, f"127.0.0.1:{port}")
-        self.peers_text = text
-        self.peers_path = self._write("peers.toml", text)
-        self.fleet = ForkedMesh(self.peers_path, folder / "data")
-        self.node_files = dict.fromkeys(self.fleet.nodes, node_file)
+        super().__init__(folder, text, node_files=node_file, cuttable=cuttable, launch=ForkedMesh)
         for name, more in (node_files or {}).items():
             self.node_files[name] += more
         self.logins: dict[str, tuple[str, str]] = {}
         """Of nodes that have users: name and passcode of one who may read, for `status`."""
-        self.names = list(members or self.fleet.nodes)
-        """The nodes that belong to the mesh."""
+        self.names = list(members or self.names)
         self.peers_version = 1
-        self.proxies: dict[tuple[str, str], Proxy] = {}
-        for one, other in cuttable:
-            self._put_proxy(one, other)
-            self._put_proxy(other, one)
         if members is not None:
             self.change_peers(self.names, version=1)
         self._clients: list[Client] = []
@@ -150,45 +87,24 @@ class Cluster:
         self.close_clients()
         for probe in self._probes.values():
             probe.drop()
-        self.fleet.stop_all()
-        for proxy in self.proxies.values():
-            proxy.close()
+        self.close()
 
     def address(self, name: str) -> tuple[str, int]:
         """Where clients of that node go."""
         host, port = self.fleet.nodes[name].address
         return host, port
 
-    def mesh_address(self, name: str) -> tuple[str, int]:
-        """Where the other nodes go."""
-        peer = self.fleet.peers.peer(name)
-        assert peer is not None
-        host, port = peer.mesh
-        return host, port
-
     def web_address(self, name: str) -> tuple[str, int]:
         """Where HTTP clients go."""
-        peer = self.fleet.peers.peer(name)
-        assert peer is not None
-        host, port = peer.served["http"]
-        return host, port
+        return self.served(name, "http")
 
     def amqp_port(self, name: str) -> int:
         """Where AMQP clients go, on this machine."""
-        peer = self.fleet.peers.peer(name)
-        assert peer is not None and "amqp" in peer.served
-        return peer.served["amqp"].port
+        return self.served(name, "amqp")[1]
 
     def beanstalk_address(self, name: str) -> tuple[str, int]:
         """Where beanstalkd clients go."""
-        peer = self.fleet.peers.peer(name)
-        assert peer is not None
-        host, port = peer.served["beanstalk"]
-        return host, port
-
-    def at(self, name: str) -> str:
-        """`--at` of the command line."""
-        return str(self.fleet.nodes[name].address)
+        return self.served(name, "beanstalk")
 
     # Clients
 
@@ -205,41 +121,10 @@ class Cluster:
 
     # Nodes
 
-    def start(self, *names: str) -> None:
-        """Start nodes and wait until they answer."""
-        self.start_soon(*names)
-        self.fleet.wait_until_ready(names, READY_SECONDS)
-
-    def start_soon(self, *names: str) -> None:
-        """Start nodes without waiting for them."""
-        for name in names:
-            self.fleet.config_file = self.write_node_file(name)
-            self.fleet.start(name)
-
-    def kill(self, *names: str) -> None:
-        """`kill -9`."""
-        for name in names:
-            self.fleet.kill(name)
-
-    def stop(self, name: str) -> int | None:
-        """SIGTERM; the exit code."""
-        return self.fleet.stop(name)
-
-    def pause(self, name: str) -> None:
-        self.fleet.pause(name)
-
-    def resume(self, name: str) -> None:
-        self.fleet.resume(name)
-
     def wipe(self, name: str) -> None:
         """Take away the data of a node that does not run, as a burnt disk would."""
         assert not self.fleet.nodes[name].is_alive
         shutil.rmtree(self.fleet.nodes[name].data)
-
-    def cut(self, one: str, other: str) -> None:
-        """Nothing passes between the two, in either direction."""
-        self.proxies[one, other].cut()
-        self.proxies[other, one].cut()
 
     def cut_one_way(self, source: str, target: str) -> None:
         """Nothing that `source` sends reaches `target`, whoever of them has dialled."""
@@ -255,10 +140,6 @@ class Cluster:
         """Each connection between the two passes on no more than that in each direction."""
         self.proxies[one, other].slow(bytes_per_second)
         self.proxies[other, one].slow(bytes_per_second)
-
-    def heal(self, one: str, other: str) -> None:
-        self.proxies[one, other].heal()
-        self.proxies[other, one].heal()
 
     def bytes_between(self, one: str, other: str) -> int:
         """What has crossed the line between the two so far, both ways."""
@@ -299,10 +180,6 @@ class Cluster:
                 lost.drop()
             return {}
 
-    def links(self, name: str) -> dict[str, tuple[str, str]]:
-        """Peer → how the links to it and from it are."""
-        return {peer["name"]: (peer["out"], peer["in"]) for peer in self.status(name).get("peers", ())}
-
     def misses(self, name: str, peer: str) -> bool:
         """Whether node `name` says that both links with `peer` are not up."""
         states = self.links(name).get(peer)
@@ -322,17 +199,6 @@ class Cluster:
         if rows is None:
             return -1
         return sum(row["messages"] for row in rows if row["destination"] == queue)
-
-    def wait_for_links(self, names: Sequence[str] | None = None) -> None:
-        """Return once `names` (all) are linked with each other both ways."""
-        wanted = list(names or self.names)
-
-        def all_up() -> bool:
-            return all(
-                self.links(name).get(other) == ("up", "up") for name in wanted for other in wanted if other != name
-            )
-
-        eventually(all_up, lambda: f"links are not up: { {name: self.links(name) for name in wanted} }")
 
     def wait_until_same(self, names: Sequence[str] | None = None) -> None:
         """Return once `names` (all) have the same vector: what one node holds, all hold.
@@ -386,7 +252,7 @@ class Cluster:
 
     def write_node_file(self, name: str) -> Path:
         """Put what `node_files` says into the file of the node."""
-        return self._write(f"node-{name}.toml", self.node_files[name])
+        return self.write(f"node-{name}.toml", self.node_files[name])
 
     def change_peers(self, names: Sequence[str], *, version: int | None = None) -> None:
         """From now on these belong to the mesh: a peers file for each, of the next version. Nobody is told of it."""
@@ -396,24 +262,4 @@ class Cluster:
         head = head.replace("version = 1", f"version = {self.peers_version}")
         chosen = [text for name, text in zip(self.fleet.nodes, nodes, strict=True) if name in names]
         for name in names:
-            self._write_peers(name, "[[nodes]]".join([head, *chosen]))
-
-    def _put_proxy(self, caller: str, callee: str) -> None:
-        """Let `caller` reach `callee` through a proxy: its peers file gives the proxy's address for it."""
-        (port,) = free_ports(1)
-        self.proxies[caller, callee] = Proxy(port, self.mesh_address(callee))
-        self._write_peers(caller, self.peers_text)
-
-    def _write_peers(self, caller: str, text: str) -> None:
-        """The peers file of one node: the others behind its proxies, where it has some."""
-        for (one, callee), proxy in self.proxies.items():
-            if one == caller:
-                host, real = self.mesh_address(callee)
-                text = text.replace(f'mesh = "{host}:{real}"', f'mesh = "{host}:{proxy.address[1]}"')
-        self.fleet.peers_files[caller] = self._write(f"peers-{caller}.toml", text)
-
-    def _write(self, name: str, text: str) -> Path:
-        path = self.folder / name
-        path.touch(0o600)  # the secret of the mesh may be in it
-        path.write_text(text, "utf-8")
-        return path
+            self.write_peers(name, "[[nodes]]".join([head, *chosen]))

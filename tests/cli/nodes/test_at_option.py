@@ -7,10 +7,10 @@ import pytest
 
 from qmq.cli.launch import record
 from qmq.cli.options import DEFAULT_AT, default_addresses
+from qmq.testing.ports import free_ports
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.stub import StubNode, frame
-from tests.support.cluster_mesh import free_ports
 
 
 def nowhere() -> str:

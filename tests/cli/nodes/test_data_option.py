@@ -11,11 +11,11 @@ import argon2
 import pytest
 
 from qmq.cli.launch import answers
+from qmq.testing.ports import free_ports
 from qmq.unix_socket import SOCKET_NAME
 from tests.cli.conftest import Run
 from tests.client.styles import http_port
 from tests.sessions.clients.test_tls import Papers
-from tests.support.cluster_mesh import free_ports
 from tests.support.cluster_wait import eventually
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$aaaaaaaaaaaaaaaaaaaaaa$" + "b" * 43

@@ -30,10 +30,11 @@ from qmq.cli.output import Failed
 from qmq.config import load, load_peers
 from qmq.errors import ConfigError
 from qmq.sessions.clients.login import FAILED_LOGIN_SECONDS
+from qmq.testing.ports import free_ports
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.stub import StubNode, frame, polite, receipt_of
-from tests.support.cluster_mesh import ROOT, free_ports
+from tests.support.cluster_mesh import ROOT
 
 PATIENCE_SECONDS = 20.0
 """For a stand-in that answers at once, where other programs have most of the machine."""

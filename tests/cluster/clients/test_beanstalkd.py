@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_mesh import Cluster, free_ports
+from qmq.testing.ports import free_ports
+from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import eventually
 
 PROGRAM = os.environ.get("QMQ_BEANSTALKD") or shutil.which("beanstalkd") or ""

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from qmq.testing.local import READY_SECONDS
+from qmq.testing.ports import free_ports
 from tests.support.cluster_bodies import bodies, numbered
 from tests.support.cluster_client import Client
 from tests.support.cluster_fork import ForkedMesh
-from tests.support.cluster_mesh import READY_SECONDS, Cluster, free_ports
+from tests.support.cluster_mesh import Cluster
 from tests.support.cluster_wait import eventually
 
 

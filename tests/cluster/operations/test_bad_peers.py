@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from qmq.testing.local import READY_SECONDS
 from tests.support.cluster_client import Client, LostError
 from tests.support.cluster_fork import ForkedMesh
-from tests.support.cluster_mesh import NODE_FILE, PATIENT_NODE_FILE, READY_SECONDS, Cluster
+from tests.support.cluster_mesh import NODE_FILE, PATIENT_NODE_FILE, Cluster
 from tests.support.cluster_wait import eventually
 
 ANSWER_SECONDS = 60.0

@@ -8,9 +8,10 @@ import trustme
 from click.testing import CliRunner
 
 from qmq.cli import main
+from qmq.testing.ports import free_ports
 from tests.support.cluster_bodies import bodies, numbered
 from tests.support.cluster_client import Client, LostError
-from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster, free_ports
+from tests.support.cluster_mesh import PATIENT_NODE_FILE, Cluster
 from tests.support.cluster_wait import eventually
 
 PASSWORD = "correct horse"

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster_mesh import ROOT, free_ports
+from qmq.testing.ports import free_ports
+from tests.support.cluster_mesh import ROOT
 
 PAGE = (ROOT / "docs/first-mesh.md").read_text("utf-8")
 HOSTS = {"a": "127.0.0.2", "b": "127.0.0.3", "c": "127.0.0.4", "d": "127.0.0.5", "e": "127.0.0.6"}

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.cluster_mesh import ROOT, free_ports
+from qmq.testing.ports import free_ports
+from tests.support.cluster_mesh import ROOT
 
 PAGE = (ROOT / "docs/tutorial.md").read_text("utf-8")
 ADDRESSES = sorted(set(re.findall(r"127\.0\.0\.1:\d+", PAGE)))

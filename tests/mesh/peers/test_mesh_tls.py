@@ -14,10 +14,10 @@ from qmq.engine.runtime.sockets import TcpNetwork
 from qmq.environment import Environment
 from qmq.node.main import run_in_thread
 from qmq.node.node import Node
+from qmq.testing.ports import free_ports
 from tests.fakes.disk import MemoryDisk
 from tests.fakes.store import open_memory_store
 from tests.sessions.clients.test_tls import HOST, SECONDS_MAX, Papers
-from tests.support.cluster_mesh import free_ports
 from tests.support.conditions import present
 
 

@@ -2,7 +2,7 @@
 
 Three things can happen to a direction, and each to one alone or to both:
 
-    cut     what comes is lost and nobody is told: what was connected stays connected, a new connection is accepted and
+    cut     what comes is lost without an error: what was connected stays connected, a new connection is accepted and
             never answered, as behind a firewall that drops. When it heals, every connection that lived through the cut
             is closed, because bytes of it are lost.
     held    what comes waits, and arrives when it heals: as TCP does across a short break, where nothing is lost and
@@ -20,7 +20,7 @@ SLICES = 20
 """A slow direction passes on what it may in a second in so many pieces."""
 
 FORTH, BACK = 0, 1
-"""The directions: from who dialled to who was dialled, and back."""
+"""The directions: from the end that dialled to the other one, and back."""
 BOTH = (FORTH, BACK)
 
 
@@ -155,7 +155,7 @@ class Proxy:
 
 
 def _end(line: _Line) -> None:
-    """Wake whoever reads from it; that thread closes it."""
+    """Wake the thread that reads from it, which closes it."""
     for one in line.sockets:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
