@@ -51,7 +51,7 @@ DIST ?= dist
 # Any text: `make release` tags and pushes.
 PUBLISH ?=
 # Extras of pyproject.toml that the tests use.
-FOR_TESTS := dev,postgres,tokens,avro,cert,dramatiq,opentelemetry
+FOR_TESTS := dev,postgres,tokens,avro,cert,django,dramatiq,opentelemetry
 CODE := qmq pyspark_qmq tests benchmarks native.py hatch_build.py
 # A copy of the checkout in which the hot modules are compiled: in the checkout itself edits would be lost on them.
 COMPILED := build/compiled

@@ -8,13 +8,10 @@ Surprising: there are no delay queues, so `before_delay_message` of a middleware
 
 import json
 import logging
-import os
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from threading import Lock
 from typing import Any, Unpack
-from weakref import WeakMethod
 
 import dramatiq
 from dramatiq import Broker as DramatiqBroker
@@ -24,6 +21,7 @@ from dramatiq.middleware import Middleware
 
 from qmq.client import blocking
 from qmq.client.options import ConnectOptions
+from qmq.client.process_client import ProcessClient
 from qmq.errors import NotConnected, Refused, Stale
 
 JOIN_SECONDS = 0.05
@@ -51,38 +49,21 @@ class QmqBroker(DramatiqBroker):
         super().__init__(middleware)
         self.queues: dict[str, None] = {}
         self.actor_options |= {"broker_priority"}
-        self._addresses = [addresses] if isinstance(addresses, str) else list(addresses)
         self._prefix = prefix
         self._timeout_seconds = timeout_seconds
-        self._options: ConnectOptions = {"connect_timeout_seconds": timeout_seconds, **options}
-        self._lock = Lock()
-        self._opened = ExitStack()
-        self._client: blocking.Client | None = None
-        begin_in_child = WeakMethod(self._begin_in_child)
-        os.register_at_fork(after_in_child=lambda: (begin_in_child() or int)())
+        connect: ConnectOptions = {"connect_timeout_seconds": timeout_seconds, **options}
+        self._connected = ProcessClient(addresses, **connect)
 
     @property
     def client(self) -> blocking.Client:
         """The client of this process, another one if it has given up. Raises ConnectionClosed, Refused."""
-        with self._lock:
-            if self._client is None or self._client.is_closed:
-                self._opened.close()
-                opened = ExitStack()
-                try:
-                    self._client = opened.enter_context(blocking.connect(self._addresses, **self._options))
-                except NotConnected as error:
-                    raise ConnectionClosed(str(error)) from error
-                self._opened = opened
-            return self._client
+        try:
+            return self._connected.client
+        except NotConnected as error:
+            raise ConnectionClosed(str(error)) from error
 
     def close(self) -> None:
-        with self._lock:
-            self._client = None
-            self._opened.close()
-
-    def _begin_in_child(self) -> None:
-        """A thread of the parent may hold the lock, and the client is the parent's."""
-        self._lock, self._opened, self._client = Lock(), ExitStack(), None
+        self._connected.close()
 
     def declare_queue(self, queue_name: str) -> None:
         if queue_name not in self.queues:

@@ -280,7 +280,7 @@ from qmq.dramatiq import QmqBroker
 broker = QmqBroker({mesh.addresses!r})
 actor = dramatiq.actor(print, broker=broker)
 actor.send(1)
-with broker._lock, broker._client.runner.locked():
+with broker._connected._lock, broker._connected._client.runner.locked():
     child = os.fork()
     if child == 0:
         signal.alarm(20)
