@@ -332,14 +332,14 @@ def _live(spark: Any, folder: Path) -> Iterator[Row]:
         yield Row("archive run of an idle node, Spark running", f"{took.wall:.2f} s", "10 s in all")
 
 
-def write_page(rows: list[Row]) -> None:
+def write_page(rows: list[Row], marks: tuple[str, str], command: str) -> None:
     """Replace these rows in the table between the marks; those that were not measured stay."""
     text = PAGE.read_text("utf-8")
-    begin, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+    begin, end = text.index(marks[0]) + len(marks[0]), text.index(marks[1])
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text[begin:end].splitlines() if "|" in line]
     known = {row[0]: Row(*row) for row in cells[2:]}
     known.update({row.name: row for row in rows})
-    lines = ["", "`python -m benchmarks.spark`; 2 cores, shared.", "", "| what | measured | aim |", "|---|---|---|"]
+    lines = ["", f"`{command}`; 2 cores, shared.", "", "| what | measured | aim |", "|---|---|---|"]
     lines += [f"| {row.name} | {row.figure} | {row.aim} |" for row in known.values()]
     PAGE.write_text(text[:begin] + "\n".join(lines) + "\n" + text[end:], "utf-8")
 
@@ -362,7 +362,7 @@ def main() -> None:
             print(json.dumps(row._asdict()), flush=True)
             rows.append(row)
     if not said.dry:
-        write_page(rows)
+        write_page(rows, MARKS, "python -m benchmarks.spark")
 
 
 if __name__ == "__main__":

@@ -60,17 +60,17 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
 def compact(table: str, target_mib: int, as_json: bool) -> None:
     """Combine the small files of an archive.
 
-    The old files stay until `vacuum`, because a reader may still use them.
+    The new ones are sorted by destination, origin and sequence. The old files stay until `vacuum`, because a reader
+    may still use them.
     """
     require("archive", "pyarrow", "deltalake")
     from ...spark.archive.upkeep import compact as compact_table
 
-    found = compact_table(table, target_bytes=target_mib << 20)
-    added, removed = found["numFilesAdded"], found["numFilesRemoved"]
+    done = compact_table(table, target_bytes=target_mib << 20)
     if as_json:
-        print_json({"files_added": added, "files_removed": removed})
+        print_json({"files_added": done.added, "files_removed": done.removed})
     else:
-        click.echo(f"{removed} files became {added}")
+        click.echo(f"{done.removed} files became {done.added}")
 
 
 @click.command

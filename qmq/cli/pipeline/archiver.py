@@ -12,7 +12,7 @@ import click
 
 from ...config import load
 from ..options import FILE, json_option
-from ..output import Failed, byte_size, counted, print_json
+from ..output import Failed, byte_size, counted, print_json, printable
 from .shared import PATH, read_source, require, source_options
 
 if TYPE_CHECKING:
@@ -84,6 +84,11 @@ def serve(archiver: "Archiver", reporter: "Reporter", every: float, stop: thread
 
     def on_run(done: "Archived") -> bool:
         reporter.ran(done)
+        if not stop.is_set():
+            try:
+                archiver.keep()
+            except Exception as error:  # the archive goes on, with more files
+                reporter.warn(f"small files were not put together: {in_one_line(error)}")
         return not stop.is_set()
 
     def pause(seconds: float) -> None:
@@ -134,8 +139,14 @@ class Reporter:
             self._shown_at = time.monotonic()
 
     def failed(self, error: Exception, pause: float) -> None:
-        text = str(error).strip().partition("\n")[0]
-        click.echo(f"{text or type(error).__name__}; next run in {pause:g} s", err=True)
+        self.warn(f"{in_one_line(error)}; next run in {pause:g} s")
+
+    def warn(self, text: str) -> None:
+        click.echo(printable(text), err=True)
+
+
+def in_one_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def behind_text(behind: "Behind") -> str:

@@ -17,10 +17,14 @@ from qmq.spark.archive.files import write_parts
 from qmq.spark.archive.lag import TAKEOVER_SECONDS, Behind, Lag, Turn, behind
 from qmq.spark.archive.run import Archived, archive, begin
 from qmq.spark.archive.table import Overtaken, choice_of, open_table, table_vector
+from qmq.spark.archive.upkeep import Rewritten, compact_step, vacuum
 from qmq.spark.reading.options import Options, local_path
 from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.plan import Part
 
+COMMITS_PER_UPKEEP: Final = 50
+"""So many small files a day may have; and so often it is looked at, also after a start."""
+VACUUM_SECONDS: Final = 24 * 3600.0
 PARTS_PER_COMMIT: Final = 8
 """Half a gigabyte of log: what a kill costs, and how long a stop waits."""
 
@@ -37,6 +41,9 @@ class Archiver:
         self._place: Place | None = None
         self._lag = Lag()
         self._turn = Turn(max(TAKEOVER_SECONDS, 3 * every_seconds))
+        self._commits_left = 0
+        """Until the next look at the files."""
+        self._vacuumed_at: float | None = None
 
     @property
     def is_standby(self) -> bool:
@@ -61,6 +68,7 @@ class Archiver:
                 is_stopping=self._is_stopping,
             )
             self._opened().report(done.vector)
+            self._commits_left -= done.commits
             return done
         except Overtaken:
             self._turn.lose(self._version(), time.monotonic())
@@ -70,6 +78,25 @@ class Archiver:
             raise
         finally:
             pa.default_memory_pool().release_unused()
+
+    def keep(self) -> Rewritten:
+        """One step of what keeps the table quick to read, if it is time for that: small files are put together, and
+        once a day those are removed that no version of a week needs.
+
+        Raises DeltaError, OSError and ArchiveError; it is tried again after as many commits as usual.
+        """
+        if self.is_standby or self._commits_left > 0 or self._version() < 0:
+            return Rewritten()
+        self._commits_left = COMMITS_PER_UPKEEP
+        done = compact_step(self._table, COMMITS_PER_UPKEEP)
+        now = time.monotonic()
+        if done.removed:
+            self._commits_left = 1  # there may be more to do, after the next commit
+        elif self._vacuumed_at is None or now - self._vacuumed_at >= VACUUM_SECONDS:
+            self._vacuumed_at = now
+            vacuum(self._table)
+        pa.default_memory_pool().release_unused()
+        return done
 
     def behind(self) -> Behind:
         """What nodes have now that the table does not have. Raises as `run.archive`."""

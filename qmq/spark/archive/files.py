@@ -42,7 +42,7 @@ def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) 
     may still run, and write or remove its files long after those of another one were committed.
     """
     name = f"{name}-{uuid.uuid4().hex[:8]}"
-    files: dict[str, _DayFile] = {}
+    files: dict[str, DayFile] = {}
     try:
         for batch in (rows for part in parts for rows in rows_of_part(part, options, COLUMNS)):
             days = pc.strftime(batch.column("timestamp"), "%Y-%m-%d")
@@ -50,7 +50,7 @@ def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) 
             for day in distinct:
                 rows = batch if len(distinct) == 1 else batch.filter(pc.equal(days, day))
                 if day not in files:
-                    files[day] = _DayFile(table, day, name)
+                    files[day] = DayFile(table, day, name)
                 files[day].add(rows)
                 if sum(file.bytes_waiting for file in files.values()) >= BYTES_PER_GROUP:
                     max(files.values(), key=lambda file: file.bytes_waiting).write()
@@ -61,7 +61,7 @@ def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) 
         raise
 
 
-class _DayFile:
+class DayFile:
     """One Parquet file that is being written."""
 
     def __init__(self, table: str, day: str, name: str) -> None:
@@ -101,11 +101,15 @@ class _DayFile:
         return {
             "path": self._path,
             "day": self._day,
-            "size": self._file.stat().st_size,
+            "size": self.size(),
             "rows": written.num_rows,
             "modified_ms": int(time.time() * 1000),
             "stats": _stats(written),
         }
+
+    def size(self) -> int:
+        """Bytes on disk, but for rows that wait."""
+        return self._file.stat().st_size
 
     def abandon(self) -> None:
         """Remove what was written."""

@@ -5,13 +5,20 @@ version = sequence). A commit is made only on a table that goes as far as the ru
 """
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, CommitProperties, Transaction, create_table_with_add_actions
+from deltalake.transaction import (
+    AddAction,
+    CommitProperties,
+    RemoveAction,
+    Transaction,
+    create_table_with_add_actions,
+)
 
 from qmq.errors import QmqError
 from qmq.model.dots import Vector
@@ -22,6 +29,8 @@ from qmq.spark.reading.views import arrow_schema
 
 TABLE_VERSION: Final = 1
 DELTA_LOG: Final = "_delta_log"
+LOG_RETENTION: Final = "interval 7 days"
+"""Of versions: a service makes thousands of them a day, each a file of the log, until a checkpoint finds it too old."""
 COMMIT_TRIES: Final = 10
 """Of one commit, while others (`compact`, `vacuum`, another run) commit as well."""
 
@@ -117,6 +126,47 @@ def commit(
     raise Overtaken(f"nothing could be added to {table} in {COMMIT_TRIES} tries: {problem}") from problem
 
 
+class LiveFile(NamedTuple):
+    """A file of the table, as its last version has it."""
+
+    path: str
+    day: str
+    size: int
+    modified_ms: int
+
+
+def live_files(delta: DeltaTable) -> list[LiveFile]:
+    """The files of a table."""
+    found = pa.table(delta.get_add_actions(flatten=True))
+    columns = ("path", f"partition.{PARTITION}", "size_bytes", "modification_time")
+    return [LiveFile(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
+
+
+def replace(table: str, files: Sequence[LiveFile], entries: Sequence[Mapping[str, Any]]) -> None:
+    """In place of `files` have those of `entries`, which hold the same rows, in one commit. What others add stays.
+
+    Raises Overtaken when the table does not have all of `files` any more, or others commit all the time.
+    """
+    now_ms = int(time.time() * 1000)
+    actions: list[AddAction | RemoveAction] = [
+        RemoveAction(file.path, False, now_ms, file.size, {PARTITION: file.day}) for file in files
+    ]
+    actions += [_action(entry, is_new=False) for entry in entries]
+    # Another process has committed, which may not matter: look again.
+    for _ in range(COMMIT_TRIES):
+        delta = open_table(table)
+        if not {file.path for file in files} <= {file.path for file in live_files(delta)}:
+            raise Overtaken(f"another one has rewritten files of {table} meanwhile; this one has changed nothing")
+        try:
+            delta.create_write_transaction(
+                actions, "append", schema(), [PARTITION], commit_properties=CommitProperties(max_commit_retries=0)
+            )
+            return
+        except CommitFailedError as error:
+            problem = error
+    raise Overtaken(f"no files of {table} could be replaced in {COMMIT_TRIES} tries: {problem}") from problem
+
+
 def _commit_once(table: str, have: Vector, end: Vector, actions: list[AddAction], chosen: Mapping[str, Any]) -> None:
     """Raises CommitFailedError when the table has changed since it was looked at."""
     moved = {origin: last for origin, last in end.items() if last > have.get(origin, 0)}
@@ -135,6 +185,7 @@ def _commit_once(table: str, have: Vector, end: Vector, actions: list[AddAction]
                 partition_by=[PARTITION],
                 name="messages",
                 description=json.dumps(dict(chosen)),
+                configuration={"delta.logRetentionDuration": LOG_RETENTION},
                 commit_properties=properties,
             )
             return
@@ -155,12 +206,12 @@ def schema() -> pa.Schema:
     return arrow_schema("messages", COLUMNS).append(pa.field(PARTITION, pa.string()))
 
 
-def _action(entry: Mapping[str, Any]) -> AddAction:
+def _action(entry: Mapping[str, Any], *, is_new: bool = True) -> AddAction:
     return AddAction(
         path=entry["path"],
         size=entry["size"],
         partition_values={PARTITION: entry["day"]},
         modification_time=entry["modified_ms"],
-        data_change=True,
+        data_change=is_new,
         stats=entry["stats"],
     )

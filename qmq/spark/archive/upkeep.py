@@ -1,22 +1,66 @@
-"""What keeps an archive quick to read: small files put together, unused ones removed. Needs no node."""
+"""What keeps an archive quick to read: files sorted and put together, unused ones removed. Needs no node.
 
-from typing import Any
+A commit writes what came since the last one, in the order of the logs: many small files, in which each queue is
+everywhere. Here they are rewritten as files of some size (`sorted-…`). Within each `RUN_BYTES` of rows these are sorted
+by destination, origin and sequence, in small row groups: a reader of one queue skips most of them.
 
-from deltalake.exceptions import CommitFailedError
+A sorted file joins later ones only when these weigh as much as it does. So each row is rewritten a few times, however
+long a day is, and a day that is over has few files.
+"""
 
-from qmq.spark.archive.table import ArchiveError, open_table
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from qmq.spark.archive.files import COLUMNS, DayFile
+from qmq.spark.archive.table import LiveFile, live_files, open_table, replace
+from qmq.spark.reading.options import local_path
+
+TARGET_BYTES: Final = 256 << 20
+"""Of a file. Sorted ones of at least half of it are left alone."""
+STEP_BYTES: Final = 32 << 20
+"""Of files that one step of a service rewrites, unless one alone is larger: it goes on with its work between steps."""
+RUN_BYTES: Final = 56 << 20
+"""Of rows that are sorted together, in memory. Sorting takes twice as much."""
+ROWS_PER_GROUP: Final = 8_192
+"""A reader of one destination takes whole groups: few rows make it read little more than it needs."""
+SORTED: Final = "sorted-"
+ORDER: Final = ("destination", "origin", "sequence")
 
 
-def compact(table: str, *, target_bytes: int = 256 << 20) -> dict[str, Any]:
-    """Put small files of the table together. Readers of the old ones are not disturbed until `vacuum`.
+class Rewritten(NamedTuple):
+    """Files of the table, before and after."""
 
-    Raises ArchiveError when another one does the same.
+    removed: int = 0
+    added: int = 0
+
+
+def compact(table: str, *, target_bytes: int = TARGET_BYTES) -> Rewritten:
+    """Sort files and put small ones together, to about `target_bytes`. Readers of the old ones are not disturbed until
+    `vacuum`.
+
+    Raises ArchiveError when there is no archive, and Overtaken when another one does the same.
     """
-    try:
-        found: dict[str, Any] = open_table(table).optimize.compact(target_size=target_bytes)
-    except CommitFailedError as error:
-        raise ArchiveError(f"another run has put files of {table} together meanwhile: {error}") from error
-    return found
+    removed = added = 0
+    for files in by_day(live_files(open_table(table))).values():
+        chosen = [file for file in files if not file.is_sorted or file.size < target_bytes // 2]
+        if len(chosen) > 1 or any(not file.is_sorted for file in chosen):
+            done = _rewrite(local_path(table), chosen, target_bytes)
+            removed, added = removed + done.removed, added + done.added
+    return Rewritten(removed, added)
+
+
+def compact_step(table: str, least: int) -> Rewritten:
+    """Rewrite some files of one day, if there is one that needs it; see `due`. Raises as `compact`."""
+    for files in due(by_day(live_files(open_table(table))), least):
+        return _rewrite(local_path(table), files, 2 * STEP_BYTES)
+    return Rewritten()
 
 
 def vacuum(table: str, *, hours: int = 168, dry_run: bool = False) -> list[str]:
@@ -25,3 +69,106 @@ def vacuum(table: str, *, hours: int = 168, dry_run: bool = False) -> list[str]:
         retention_hours=hours, dry_run=dry_run, enforce_retention_duration=hours >= 168, full=True
     )
     return removed
+
+
+def by_day(files: Sequence[LiveFile]) -> dict[str, list["DayEntry"]]:
+    """The files of each day."""
+    found: dict[str, list[DayEntry]] = defaultdict(list)
+    for file in files:
+        found[file.day].append(DayEntry(file, file.path.rpartition("/")[2].startswith(SORTED)))
+    return found
+
+
+class DayEntry(NamedTuple):
+    """A file, and whether it was rewritten here."""
+
+    live: LiveFile
+    is_sorted: bool
+
+    @property
+    def size(self) -> int:
+        return self.live.size
+
+
+def due(days: dict[str, list[DayEntry]], least: int) -> Iterator[list[DayEntry]]:
+    """What should be rewritten together: of the newest day if it has `least` files that are not sorted, and of an
+    earlier one if it has any, which only late messages add to.
+    """
+    for day, found in sorted(days.items()):
+        unsorted = [file for file in found if not file.is_sorted]
+        if len(unsorted) >= (least if day == max(days) else 1):
+            yield joined(unsorted, [file for file in found if file.is_sorted])
+
+
+def joined(unsorted: Sequence[DayEntry], others: Sequence[DayEntry]) -> list[DayEntry]:
+    """As many of `unsorted` as make a step, with those of the `others` that weigh no more than they do together."""
+    chosen: list[DayEntry] = []
+    weight = 0
+    for file in sorted(unsorted, key=lambda file: file.live.modified_ms):
+        if chosen and weight + file.size > STEP_BYTES:
+            break
+        chosen.append(file)
+        weight += file.size
+    for file in sorted(others, key=lambda file: file.size):
+        if file.size > min(weight, STEP_BYTES):
+            break
+        chosen.append(file)
+        weight += file.size
+    return chosen
+
+
+def _rewrite(table: str, files: Sequence[DayEntry], target_bytes: int) -> Rewritten:
+    """Files of one day as sorted ones, in one commit. After an error it may be in the table: its files stay."""
+    made = list(_sorted_files(table, [file.live for file in files], target_bytes))
+    replace(table, [file.live for file in files], made)
+    return Rewritten(len(files), len(made))
+
+
+def _sorted_files(table: str, files: Sequence[LiveFile], target_bytes: int) -> Iterator[dict[str, Any]]:
+    """The rows of `files` in sorted files, and what a commit must know of each."""
+    made: DayFile | None = None
+    try:
+        for rows in _runs(table, files):
+            made = made or DayFile(table, files[0].day, f"{SORTED}{uuid.uuid4().hex}")
+            _write_sorted(rows, made)
+            del rows  # or it is there while the next ones are gathered
+            if made.size() >= target_bytes:
+                yield made.finish()
+                made = None
+        if made is not None:
+            yield made.finish()
+    except BaseException:
+        if made is not None:
+            made.abandon()
+        raise
+
+
+def _runs(table: str, files: Sequence[LiveFile]) -> Iterator[pa.Table]:
+    """The rows of `files`, so many at a time as are sorted together."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for live in files:
+        with pq.ParquetFile(Path(table) / live.path) as file:
+            for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=list(COLUMNS)):
+                waiting.append(batch)
+                size += batch.nbytes
+                if size >= RUN_BYTES:
+                    yield _together(waiting)
+                    size = 0
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(waiting: list[pa.RecordBatch]) -> pa.Table:
+    """The batches in one piece: rows are taken out of it several times as fast. Empties `waiting`."""
+    rows = pa.Table.from_batches(waiting).combine_chunks()
+    waiting.clear()
+    return rows
+
+
+def _write_sorted(rows: pa.Table, file: DayFile) -> None:
+    order = pc.sort_indices(rows.select(ORDER), sort_keys=[(name, "ascending") for name in ORDER])
+    for first in range(0, len(order), ROWS_PER_GROUP):
+        for batch in rows.take(order.slice(first, ROWS_PER_GROUP)).to_batches():
+            file.add(batch)
+        file.write()

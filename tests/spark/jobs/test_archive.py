@@ -8,8 +8,10 @@ from pyspark.errors import PySparkException
 
 from qmq.errors import NotConnected
 from qmq.spark import history
+from qmq.spark.archive.archiver import Archiver
 from qmq.spark.archive.run import Archived
 from qmq.spark.archive.table import ArchiveError
+from qmq.spark.archive.upkeep import compact
 from qmq.spark.jobs import archive as jobs
 from qmq.spark.jobs.archive import archive, read_archive
 from qmq.spark.jobs.messages import read_messages
@@ -60,6 +62,24 @@ def test_a_pattern_chooses_the_same_of_an_archive_as_of_logs(
 
     logged = read_messages(spark, {**chosen, "path": str(tmp_path / "a")})
     assert {row.sequence for row in kept.collect()} == {row.sequence for row in logged.collect()} != set()
+
+
+def test_spark_and_the_process_without_it_go_on_where_the_other_stopped(spark: Any, tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+    options = read_options({"path": str(tmp_path / "a"), "name": "archive"})
+    made = str(tmp_path / "table")
+    without = Archiver(options, made, every_seconds=1.0)
+    added = []
+    for turn in range(4):
+        first = 20 * turn + 1
+        journal.segment(split(A, first, first + 19, 5), {A: first - 1} if turn else {})
+        added.append((without.run() if turn % 2 == 0 else archive(spark, options, made)).rows)
+        if turn == 2:
+            assert compact(made).removed == 3
+
+    assert added == [20, 20, 20, 20]
+    assert sorted(row.sequence for row in read_archive(spark, made).collect()) == [*range(1, 81)]
+    assert history(spark, made, path=str(tmp_path / "a")).count() == 80
 
 
 def test_a_run_whose_workers_reach_no_node_says_so_as_the_driver_does(

@@ -123,7 +123,7 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     run.add({A: 10}, {A: 30})
     run.add({A: 30}, {A: 40, B: 10})
     if request.param == "put together":
-        assert compact(run.table)["numFilesRemoved"] > 1
+        assert compact(run.table).removed > 1
     return run.table
 
 

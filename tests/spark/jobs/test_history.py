@@ -61,7 +61,7 @@ def test_a_history_is_one_version_of_the_table_whatever_commits_meanwhile(
     def open_and_be_overtaken(name: str) -> Any:
         opened = made(name)
         archive(spark, read_options({"path": path}), table)
-        assert compact(table)["numFilesRemoved"] > 1
+        assert compact(table).removed > 1
         return opened
 
     monkeypatch.setattr(history_frame, "open_table", open_and_be_overtaken)
