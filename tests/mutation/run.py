@@ -24,7 +24,7 @@ PACKAGES = (
     "protocols",
     "node",
 )
-COPIED = ("qmq", "tests", "docs", "cluster", "benchmarks", "pyspark_qmq")
+COPIED = ("qmq", "tests", "docs", "cluster", "benchmarks", "pyspark_qmq", ".ci")
 COPIED_FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile", "native.py", "hatch_build.py")
 UNIT = ("tests", *(f"--ignore=tests/{name}" for name in ("simulation", "cluster", "spark", "nemesis", "mutation")))
 SEEDS = ("tests/simulation/test_seeds.py",)
