@@ -21,6 +21,7 @@ SIZES = {"light": (1280, 800), "dark": (390, 844)}
 MESSAGE = "a message"
 # Page, the tab of it, and the button that opens a dialog.
 DIALOGS = [
+    ("mesh", "", "Search"),
     ("queue/looked", "", "Publish"),
     ("queue/looked", "", "Pause"),
     ("queue/looked", "", "Move"),

@@ -3,6 +3,7 @@
 
 import { feed, follow, listen, logIn, logOut, me, recall, unfollow, whenLoggedOut } from "./api.js";
 import { append, field, h, pill, replace, visible } from "./dom.js";
+import { openSearch } from "./search.js";
 
 const PAGES = {
   mesh: { title: "Mesh", module: "./pages/mesh.js", group: "State" },
@@ -55,6 +56,7 @@ function drawBar() {
     h("a", { class: "name", href: "#/mesh", "data-key": "home" }, h("img", { src: "/console/icon.svg", alt: "" }), "QMQ"),
     h("span", { class: "dim" }, me.node && `node ${me.node}`), h("span", { class: "row" }, state),
     h("span", { class: "space" }),
+    me.may.observe && h("button", { type: "button", class: "small", "data-key": "search", title: "Search everything: press /", onclick: search }, "Search"),
     h("button", { type: "button", class: "small", "data-key": "scheme", onclick: () => {
       localStorage.setItem(SCHEME, scheme() === "dark" ? "light" : "dark");
       paint();
@@ -73,6 +75,16 @@ function drawNav(current) {
   }
   replace(nav, links);
 }
+
+const search = () => openSearch(Object.entries(PAGES).filter(([, page]) => !page.within && isAllowed(page)).map(([name, page]) => ({ name, title: page.title })));
+
+// Not where a text is written, nor over a dialog.
+addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || !me.may.observe) return;
+  if (event.target.closest("input, textarea, select, dialog") || document.querySelector("dialog[open]")) return;
+  event.preventDefault();
+  search();
+});
 
 async function route() {
   const [, name, ...rest] = location.hash.split("/");
