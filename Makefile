@@ -310,6 +310,10 @@ npm-package: ## Pack the client for browsers and Node.js (needs npm; DIST=folder
 wheels: ## Build the wheels of a release in dist/ and try each on every Python here (minutes)
 	@.ci/wheels
 
+.PHONY: onefile
+onefile: venv ## Build dist/qmq.pyz, one executable file for any Python of VERSIONS here, and try it (minutes)
+	@PYTHON=$(BIN)/python .ci/onefile
+
 .PHONY: coverage
 coverage: venv ## Line and branch coverage of the unit tests
 	@$(BIN)/python -m pip install --quiet 'coverage[toml]>=7'
