@@ -107,8 +107,14 @@ def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peer
             diagnostics.append(
                 f"{source}: which of its nodes is this? Set --node, or name in the node file: {', '.join(names)}"
             )
-    if settings.directory is None:
-        diagnostics.append(f'{source}: nodes: a node with data = "{MEMORY}" runs alone, and not in a mesh')
+    peer = peers.peer(settings.name)
+    if peer is not None and peer.memory and settings.directory is not None:
+        diagnostics.append(f'{source}: nodes: {peer.name!r} has memory = true: set data = "{MEMORY}" in its node file')
+    if peer is not None and settings.directory is None and not peer.memory:
+        diagnostics.append(
+            f"{source}: nodes: {peer.name!r} must have memory = true, in the peers file of all nodes, because its data "
+            f'is "{MEMORY}"'
+        )
     if settings.mesh.tls is None and len(peers.nodes) > 1:
         if not peers.is_loopback:
             diagnostics.append(
@@ -123,7 +129,7 @@ def check_together(settings: NodeSettings, peers: PeersFile, source: str = "peer
 
 def _check_levels(settings: NodeSettings, peers: PeersFile | None, source: str) -> list[str]:
     """Errors for receipt levels that need more nodes than the mesh has, or a disk where the node has none."""
-    most = len(peers.nodes) - 1 if peers is not None else 0
+    most = len([name for name in peers.with_disk if name != settings.name]) if peers is not None else 0
     levels = {"mesh.receipt": settings.mesh.receipt}
     acks = {"mesh.ack_level": settings.mesh.ack_level}
     for kind in ("policy", "queue"):

@@ -30,6 +30,8 @@ class Peer(Section):
     name: NodeName
     client: AddressText
     mesh: AddressText
+    memory: bool = False
+    """It has no disk: no node counts it as a copy, and it has no vote."""
 
     @property
     def served(self) -> dict[str, Address]:
@@ -71,6 +73,11 @@ class PeersFile(MeshWideSettings):
         return next((peer for peer in self.nodes if peer.name == name), None)
 
     @property
+    def with_disk(self) -> list[str]:
+        """The nodes that count as copies and have votes, by name."""
+        return [peer.name for peer in self.nodes if not peer.memory]
+
+    @property
     def is_loopback(self) -> bool:
         """Whether every mesh address is on this machine."""
         return all(peer.mesh.is_loopback for peer in self.nodes)
@@ -93,6 +100,8 @@ class PeersFile(MeshWideSettings):
 def _check_nodes(nodes: tuple[Peer, ...]) -> None:
     if not 1 <= len(nodes) <= NODES_MAX:
         raise ValueError(f"must list 1 to {NODES_MAX} nodes, not {len(nodes)}")
+    if all(peer.memory for peer in nodes):
+        raise ValueError("must have a node without memory = true: one that has a disk, and a vote")
     seen: dict[object, str] = {}
     for peer in nodes:
         if peer.name in seen:
@@ -122,6 +131,11 @@ def check_change(old: PeersFile, new: PeersFile, node: str, retired: Collection[
         diagnostics.append(
             f"peers file: version = {new.version}: must be more than {old.version}, because the file has changed"
         )
+    for name in sorted(before & after):
+        if (name in old.with_disk) != (name in new.with_disk):
+            diagnostics.append(
+                f"peers file: nodes: {name!r}: memory cannot change: retire the node, and give it another name"
+            )
     for name in sorted(before - after):
         if name == node:
             diagnostics.append(f"peers file: nodes: {name!r} is this node: stop it, and retire it from another node")

@@ -144,7 +144,7 @@ class LinkReports:
 
     def rules_changed(self) -> None:
         """Levels that no policy names may have changed."""
-        self._rules.members_changed(len(self._mesh.members))
+        self._rules.members_changed(len(self._members.membership.voting_peers))
 
     def members_changed(self) -> None:
         """Apply the present members to all parts that depend on them."""

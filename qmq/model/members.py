@@ -10,6 +10,8 @@ Open to every layer, like `cursors`. The peers file names the nodes; three thing
 - A **retired** node is in no list, whatever the files contain, and its name is not used again. It is retired when a
   majority of the remaining nodes votes for it: one peer alone retires no member. This node's own vote counts once it
   agrees, because the node has been silent for some time or because an operator ordered it.
+- A node **without a disk** serves its own messages, but has no vote and is no copy, ever. It is in no list over which
+  majorities are counted. Each start is that of a learner with a replaced disk; others take it for one all the time.
 - While the files of two nodes **differ**, a majority is one of both lists, so the old and the new mesh cannot decide
   apart from each other.
 
@@ -29,6 +31,9 @@ class Listing(NamedTuple):
 
     version: int
     names: frozenset[str]
+    without_disk: frozenset[str] = frozenset()
+    """Those of `names` that keep everything in memory. Our own file says so, not a report: until it does, such a node
+    is missing in majorities, and never more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,9 @@ class Membership:
         """As in `Standing`."""
         self._standings: dict[str, Standing] = {}
         self.lists: list[frozenset[str]] = []
-        """Every different list of members that a member goes by; our own is the first."""
+        """Every different list of members with disks that a member goes by; our own is the first."""
+        self._listed: set[str] = set()
+        """The members of all lists, with and without disks."""
         self._count_lists()
         # Peers whose records at the begin of the link are here, and of these, those that had forgotten nothing.
         self._met: set[str] = set()
@@ -106,6 +113,8 @@ class Membership:
         self._agreed: dict[str, Retirement] = {}
         self._forgetful: set[str] = set()
         """Learners, as last reported, with an earlier incarnation that the mesh knows."""
+        if is_learner and self.has_disk and not self.voting_peers:
+            self.is_learner = False
         if is_learner and not self.peers:
             self.is_learner = False
 
@@ -117,8 +126,18 @@ class Membership:
         return sorted(self.members - {self.node})
 
     @property
+    def voting_peers(self) -> list[str]:
+        """Those of `peers` that have disks, which count as copies and have votes once they are no learners."""
+        return sorted(self.members - self.listing.without_disk - {self.node})
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether this node can ever count."""
+        return self.node not in self.listing.without_disk
+
+    @property
     def members_fewest(self) -> int:
-        """How many members the smallest list has."""
+        """How many members with disks the smallest list has."""
         return min(map(len, self.lists))
 
     @property
@@ -150,12 +169,13 @@ class Membership:
     @property
     def may_vote(self) -> bool:
         """Whether this node's own vote counts."""
-        return not self.is_learner and self.node in self.members
+        return not self.is_learner and self.has_disk and self.node in self.members
 
     def counts(self, peer: str) -> bool:
         """Whether what `peer` has durably is a copy. A peer that has not sent its standing yet counts."""
         standing = self._standings.get(peer)
-        return peer in self.members and (standing is None or not standing.is_learner)
+        has_vote = peer in self.members and peer not in self.listing.without_disk
+        return has_vote and (standing is None or not standing.is_learner)
 
     def standing_of(self, peer: str) -> Standing | None:
         """The last report of `peer`."""
@@ -167,7 +187,7 @@ class Membership:
         return Standing(
             listing=self.listing,
             disk=self.disk,
-            is_learner=self.is_learner,
+            is_learner=self.is_learner or not self.has_disk,
             retired=(*self.retired.values(), *self._agreed.values()),
             heard_of=self.heard_of,
         )
@@ -235,7 +255,7 @@ class Membership:
         return found
 
     def _is_listed(self, node: str) -> bool:
-        return any(node in names for names in self.lists)
+        return node in self._listed
 
     def retire(self, retirement: Retirement) -> bool:
         """Take a retirement; False when nothing is new in it.
@@ -272,9 +292,12 @@ class Membership:
 
     def _count_lists(self) -> None:
         """Compute the lists again after a change; they are read many times per beat."""
-        self.lists = [self.members]
+        self.lists = [self.members - self.listing.without_disk]
+        self._listed = set(self.members)
         for standing in self._standings.values():
             names = standing.listing.names - self.retired.keys()
+            self._listed |= names
+            names -= self.listing.without_disk
             if names not in self.lists:
                 self.lists.append(names)
 
@@ -306,6 +329,8 @@ class Membership:
         if not self.is_learner:
             return False
         others = [names - {self.node} for names in self.lists]
+        if not any(others):
+            return True  # All others are without disks, and know of no promise.
         if majority(self._learnt_from, others):
             return True
         is_void = not all(majority(names - self._forgetful, [names]) for names in others)

@@ -133,7 +133,7 @@ class Policies:
             needs_quorum=self._needs_quorum,
             lock=lock,
             begun_by=self._declared.begun_by,
-            level_max=len(self._membership.peers) if self._has_disk else ACCEPTED,
+            level_max=len(self._membership.voting_peers) if self._has_disk else ACCEPTED,
             routing=routing,
         )
 

@@ -87,15 +87,46 @@ def test_a_queue_store_elsewhere_is_an_error(write: Write) -> None:
     assert 'must be without queue_store, because data is "memory"' in error
 
 
-def test_a_node_of_a_mesh_has_a_directory(write: Write, tmp_path: Path) -> None:
-    peers = tmp_path / "peers.toml"
-    peers.write_text(
-        'mesh = "m"\nversion = 1\n[[nodes]]\nname = "a"\nclient = "127.0.0.1:1"\nmesh = "127.0.0.1:2"\n', "utf-8"
+PEERS = 'mesh = "m"\nversion = 1\nsecret = "a long enough secret"\n'
+
+
+def peers(tmp_path: Path, **memory: bool) -> Path:
+    """A peers file with these nodes, and whether they have memory = true."""
+    path = tmp_path / "peers.toml"
+    path.touch(0o600)
+    nodes = [
+        f'[[nodes]]\nname = "{name}"\nclient = "127.0.0.1:{2 * at + 1}"\nmesh = "127.0.0.1:{2 * at + 2}"\n'
+        + "memory = true\n" * is_so
+        for at, (name, is_so) in enumerate(memory.items())
+    ]
+    path.write_text(PEERS + "".join(nodes), "utf-8")
+    return path
+
+
+def test_both_files_say_that_a_node_has_no_disk(write: Write, tmp_path: Path) -> None:
+    settings, _ = load(write('data = "memory"'), peers(tmp_path, a=False, x=True), "x")
+    assert settings.directory is None
+
+    (error,) = errors(write('data = "memory"'), peers(tmp_path, a=False, x=False), "x")
+    assert error == (
+        "nodes: 'x' must have memory = true, in the peers file of all nodes, because its data is \"memory\""
     )
+    (error,) = errors(write('data = "d"'), peers(tmp_path, a=False, x=True), "x")
+    assert error == "nodes: 'x' has memory = true: set data = \"memory\" in its node file"
 
-    (error,) = errors(write('data = "memory"'), peers, "a")
 
-    assert error == 'nodes: a node with data = "memory" runs alone, and not in a mesh'
+def test_a_mesh_has_a_node_with_a_disk(write: Write, tmp_path: Path) -> None:
+    (error,) = errors(write('data = "memory"'), peers(tmp_path, x=True, y=True), "x")
+
+    assert "must have a node without memory = true" in error
+
+
+def test_copies_are_on_disks(write: Write, tmp_path: Path) -> None:
+    file = peers(tmp_path, a=False, b=False, x=True)
+
+    (error,) = errors(write('[mesh]\nreceipt = "replicas=2"\n'), file, "a")
+
+    assert 'the most is "replicas=1"' in error
 
 
 @pytest.mark.parametrize("size", [64 << 20, 256 << 20, 1 << 40])

@@ -6,13 +6,18 @@ from qmq.config import Address, Peer, PeersFile
 from qmq.config.peers import check_change
 
 
-def file(names: str, version: int, *, mesh: str = "m", port: int = 2000) -> PeersFile:
+def file(names: str, version: int, *, mesh: str = "m", port: int = 2000, memory: str = "") -> PeersFile:
     return PeersFile(
         mesh=mesh,
         version=version,
         secret="a long enough secret",
         nodes=tuple(
-            Peer(name=name, client=Address("127.0.0.1", 1000 + ord(name)), mesh=Address("127.0.0.1", port + ord(name)))
+            Peer(
+                name=name,
+                client=Address("127.0.0.1", 1000 + ord(name)),
+                mesh=Address("127.0.0.1", port + ord(name)),
+                memory=name in memory,
+            )
             for name in names
         ),
     )
@@ -29,6 +34,7 @@ def file(names: str, version: int, *, mesh: str = "m", port: int = 2000) -> Peer
         (file("abcd", 2), file("abc", 3), "d"),
         (file("abc", 1), file("abcde", 3), ""),
         (file("abc", 1), file("abd", 3), "c"),
+        (file("abc", 1), file("abcx", 2, memory="x"), ""),
     ],
 )
 def test_a_file_that_goes_one_step_further_may_follow(old: PeersFile, new: PeersFile, retired: str) -> None:
@@ -47,6 +53,8 @@ def test_a_file_that_goes_one_step_further_may_follow(old: PeersFile, new: Peers
         (file("abc", 1), file("abcd", 2), "d", "'d' was retired for good"),
         (file("abc", 1), file("abcde", 2), "", "d, e: each version adds or removes one node"),
         (file("abc", 1), file("abd", 2), "c", "c, d: each version adds or removes one node"),
+        (file("abc", 1), file("abc", 2, memory="c"), "", "'c': memory cannot change"),
+        (file("abc", 1, memory="c"), file("abc", 2), "", "'c': memory cannot change"),
     ],
 )
 def test_a_file_that_would_cut_the_mesh_in_two_is_refused(

@@ -410,3 +410,63 @@ def test_a_name_comes_through_a_whole_line_of_nodes() -> None:
         after.hear(before.node, before.standing)
 
     assert "x" in nodes[-1].origins_known
+
+
+def without(names: str, missing: str, version: int = 1) -> Listing:
+    return Listing(version, frozenset(names), frozenset(missing))
+
+
+def test_a_node_without_a_disk_is_in_no_majority_and_no_copy() -> None:
+    a = Membership("a", without("abx", "x"))
+
+    assert a.peers == ["b", "x"] and a.voting_peers == ["b"]
+    assert a.members_fewest == 2
+    assert a.is_majority("ab") and not a.is_majority("ax") and not a.is_majority("a")
+    assert a.counts("b") and not a.counts("x")
+    a.hear("x", told("abx", learner=False))
+    assert not a.counts("x") and a.lists == [frozenset("ab")]
+
+
+def test_a_node_without_a_disk_learns_and_never_counts() -> None:
+    x = Membership("x", without("abcx", "x"), is_learner=True)
+    x.caught_up_with("a", has_a_past=False)
+    assert not x.has_learnt
+
+    x.caught_up_with("b", has_a_past=False)
+    assert x.has_learnt
+    x.learnt()
+
+    assert not x.is_learner and not x.may_vote and not x.has_disk
+    assert x.standing.is_learner  # Peers that know no better must not count it either.
+
+
+def test_a_disk_that_began_empty_learns_nothing_from_nodes_without_disks() -> None:
+    a = Membership("a", without("abcx", "x"), is_learner=True)
+
+    a.caught_up_with("x", has_a_past=False)
+    a.caught_up_with("b", has_a_past=False)
+    assert not a.has_learnt
+    a.caught_up_with("c", has_a_past=False)
+    assert a.has_learnt
+
+    assert not Membership("a", without("ax", "x"), is_learner=True).is_learner
+
+
+def test_until_all_have_the_file_a_new_node_without_a_disk_is_missing_in_majorities() -> None:
+    late, early = Membership("a", listing("abc")), Membership("b", without("abcx", "x", 2))
+    late.hear("b", early.standing)
+    early.hear("a", late.standing)
+
+    assert late.is_majority("abc") and not late.is_majority("ab") and not late.is_majority("ax")
+    assert early.is_majority("ab") and not early.is_majority("ax")
+
+
+def test_a_node_without_a_disk_is_retired_by_a_majority_of_the_others_like_any_other() -> None:
+    a = Membership("a", without("abcx", "x"))
+    leaving = Retirement(node="x", adopter="b")
+
+    a.hear("b", told("abcx", retired=(leaving,)))
+    assert a.decided() == []
+    a.agree({"x"})
+
+    assert a.decided() == [leaving]

@@ -19,6 +19,7 @@ from qmq.config import (
     Peer,
     PeersFile,
 )
+from qmq.config.node import MEMORY
 from qmq.node.node import Node
 from qmq.node.reload import Reloader
 from qmq.protocols.http.listener import HttpListenerSettings
@@ -60,6 +61,8 @@ class MeshRig:
             **{"segment_bytes_max": 1 << 20, "times_of": times_of, **settings.pop("stored", {})}
         )
         self._settings = settings
+        self.without_disk: set[str] = set()
+        """Nodes that keep everything in memory: the test wipes what stands for that. Set it before `peers_file`."""
         self.disks = {name: MemoryDisk() for name in self.names}
         self.peers = self.peers_file(*self.names)
         self._lives: dict[str, int] = {}
@@ -81,10 +84,21 @@ class MeshRig:
             version=version,
             secret="a secret of the rig",
             nodes=tuple(
-                Peer(name=name, client=Address(host, CLIENT_PORT), mesh=Address(host, MESH_PORT))
+                Peer(
+                    name=name,
+                    client=Address(host, CLIENT_PORT),
+                    mesh=Address(host, MESH_PORT),
+                    memory=name in self.without_disk,
+                )
                 for name, host in places.items()
             ),
         )
+
+    def forget_at_end(self, *names: str) -> "MeshRig":
+        """These nodes have no disk."""
+        self.without_disk.update(names)
+        self.peers = self.peers_file(*self.names)
+        return self
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator["MeshRig"]:
@@ -184,6 +198,7 @@ class MeshRig:
         file = self.files.get(name)
         settings = NodeSettings(
             name=name,
+            data=MEMORY if name in self.without_disk else Path("unused"),
             stomp=(ListenerSettings(address=Address(host_of(self.names.index(name)), CLIENT_PORT)),),
             http=(HttpListenerSettings(address=Address(host_of(self.names.index(name)), WEB_PORT)),),
             limits=self._limits,

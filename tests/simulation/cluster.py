@@ -6,7 +6,7 @@ no other node or client sees what a dying node does.
 """
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from qmq.config import (
     StorageSettings,
     User,
 )
+from qmq.config.node import MEMORY
 from qmq.errors import DiskFull, LogBroken
 from qmq.model.dots import Dot, Origin, Vector
 from qmq.node.node import Node
@@ -84,6 +85,7 @@ def peers_of(plan: Plan, *, is_grown: bool = False) -> PeersFile:
                 name=name,
                 client=Address(host_of(name, plan.nodes), CLIENT_PORT),
                 mesh=Address(host_of(name, plan.nodes), MESH_PORT),
+                memory=name == plan.forgetful,
             )
             for name in plan.nodes
             if is_grown or name != plan.newcomer
@@ -118,6 +120,10 @@ class Member:
     def __init__(self, name: str, plan: Plan, peers: PeersFile, fabric: Fabric, pauses: Pauses, trace: Trace) -> None:
         self.name = name
         self.host = host_of(name, plan.nodes)
+        self.is_forgetful = name == plan.forgetful
+        """It has no disk."""
+        self.before_it_forgets: Callable[[], None] = lambda: None
+        """Called in the instant in which all that it has goes."""
         self.disk = MemoryDisk()
         self.lives = 0
         self.up = False
@@ -150,7 +156,7 @@ class Member:
         self._ended = trio.Event()
         self._settings = NodeSettings(
             name=name,
-            data=Path("unused"),
+            data=MEMORY if self.is_forgetful else Path("unused"),
             **defined(**_access(plan, Address(self.host, CLIENT_PORT))),
             storage=StorageSettings(
                 checkpoint_bytes=plan.checkpoint_bytes,
@@ -235,8 +241,15 @@ class Member:
                 # The machine is repaired, and what the disk had not synced is gone.
                 self.disk.crash(self._rng)
                 self.disk_is_made_to_fail = False
+            if self.is_forgetful:
+                self._forget()
         self.up = False
         self._ended.set()
+
+    def _forget(self) -> None:
+        self.before_it_forgets()
+        self.disk.wipe()
+        self.store = None
 
     def _judge(self, error: Exception, environment: SimulatedWorld) -> None:
         if environment.dead:
@@ -254,7 +267,9 @@ class Member:
         self._trace.note(f"{self.name} {'loses power' if silently else 'is killed'}{' and its disk' if wipe else ''}")
         self._fabric.kill(self.host, silently)
         self._environment.die(self._rng)
-        if wipe:
+        if self.is_forgetful:
+            self._forget()
+        elif wipe:
             self.disk.wipe()
             self.store = None
             self.damaged.clear()

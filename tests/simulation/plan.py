@@ -181,6 +181,18 @@ class Family(Enum):
         "slow disks": 1,
     }
     """Clients of AMQP and beanstalkd are there, too."""
+    MEMORY = {
+        "crash": 6,
+        "power": 4,
+        "stop": 2,
+        "cut": 3,
+        "isolate": 3,
+        "cut one way": 1,
+        "pause": 2,
+        "slow disks": 1,
+        "wipe": 3,
+    }
+    """The last node has no disk: it forgets everything each time it ends. A minority of the others may lose theirs."""
     NONE = dict[str, int]()
 
 
@@ -200,8 +212,9 @@ SHARES = {
     Family.NONE: 6,
     Family.OPERATORS: 2,
     Family.GATEWAYS: 0,
+    Family.MEMORY: 0,
 }
-"""How many of thirty seeds draw from each. Those of GATEWAYS are asked for, and other seeds stay what they were."""
+"""How many of thirty seeds draw from each. Those of the last two are asked for, and other seeds stay what they were."""
 
 CALM_SHARE = 0.2
 """How often nothing goes wrong in GATEWAYS."""
@@ -257,6 +270,11 @@ class Plan:
         return not self.kept and not self.core and not self.newcomer
 
     @property
+    def forgetful(self) -> str:
+        """The node without a disk; "" for none."""
+        return self.nodes[-1] if self.family is Family.MEMORY else ""
+
+    @property
     def founders(self) -> tuple[str, ...]:
         """The nodes that the mesh begins with."""
         return tuple(name for name in self.nodes if name != self.newcomer)
@@ -300,6 +318,8 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
     is_long = family in (Family.TAKEOVERS, Family.AWAY, Family.RESTARTS, Family.STALE) or (
         family is Family.ALL and rng.random() < LONG_SHARE
     )
+    if family is Family.MEMORY:
+        is_long = random.Random(f"long/{seed}").random() < LONG_SHARE
     is_mixed = family in (Family.ALL, Family.OPERATORS)
     changes = family is Family.CHANGES or (is_mixed and rng.random() < CHANGE_SHARE)
     nodes = tuple(f"n{number}" for number in range(1, (size or drawn_size) + 1))
@@ -346,6 +366,9 @@ def draw_plan(seed: int, family: Family | None = None, kept: Collection[int] | N
     if family is Family.GATEWAYS:
         calm = random.Random(f"calm/{seed}").random() < CALM_SHARE
         plan = replace(plan, publishers=1, followers=1, consumers=1, core=(), kept=() if calm else plan.kept)
+    if family is Family.MEMORY:
+        # What it forgets, its peers have in their journals.
+        return replace(plan, journal_keep_bytes=1 << 30, core=(), kept=_kept(plan, kept))
     if family is Family.AWAY or (faults and random.Random(f"short/{seed}").random() < SHORT_SHARE):
         plan = replace(
             plan, segment_bytes=4096, checkpoint_bytes=3000, journal_keep_bytes=4096, journal_bytes_max=12288
@@ -378,9 +401,12 @@ class _Draw:
         self._nodes = nodes
         self._is_long = is_long
         self._weights = {name: weight for name, weight in family.value.items() if newcomer or name not in MEMBERSHIP}
-        few = (len(nodes) - bool(newcomer) - 1) // 2
+        few = (len(nodes) - bool(newcomer or family is Family.MEMORY) - 1) // 2
         self._lengths = OPERATOR_LENGTHS if family is Family.OPERATORS else LENGTHS
         self._mixed = family in (Family.ALL, Family.OPERATORS)
+        if family is Family.MEMORY and not few:
+            del self._weights["wipe"]
+        self._has_minority = self._mixed or family is Family.MEMORY
         self._minority = rng.sample(nodes[: len(nodes) - bool(newcomer)], few) if self._mixed else list(nodes[:few])
 
     def faults(self, seconds: float) -> tuple[Fault, ...]:
@@ -401,7 +427,7 @@ class _Draw:
         rng = self._rng
         nemesis = NEMESES[rng.choices(list(self._weights), list(self._weights.values()))[0]]
         node, other = rng.sample(self._nodes, 2)
-        if nemesis.minority or (self._mixed and nemesis.loses_disk):
+        if nemesis.minority or (self._has_minority and nemesis.loses_disk):
             node = rng.choice(self._minority)
         lasts = rng.choice(TAKEOVER_LENGTHS if self._is_long else self._lengths) * rng.uniform(0.5, 1.5)
         return Fault(at, nemesis.name, node, other if nemesis.takes_two else "", lasts)

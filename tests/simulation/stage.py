@@ -6,11 +6,12 @@ them in `checks`.
 
 import random
 from collections.abc import Collection
+from functools import partial
 
 import trio
 
 from tests.simulation.cluster import Member, peers_of
-from tests.simulation.evidence import AllowedLosses
+from tests.simulation.evidence import AllowedLosses, held_by
 from tests.simulation.faults import Fault
 from tests.simulation.ledger import Ledger
 from tests.simulation.lookout import ServingObserver
@@ -33,7 +34,11 @@ class Stage:
         peers = peers_of(plan)
         self.by_name = {name: Member(name, plan, peers, self.fabric, self.pauses, trace) for name in plan.nodes}
         self.members = list(self.by_name.values())
-        self.in_reach = list(self.members)
+        self.in_reach = [member for member in self.members if not member.is_forgetful]
+        self.forgetful = [member for member in self.members if member.is_forgetful]
+        """Nodes without a disk: only publishers and consumers go there, and count on nothing that these confirm."""
+        for member in self.forgetful:
+            member.before_it_forgets = partial(self._forgets, member)
         self.observer = ServingObserver(self.members, self.pauses, trace)
         self.ledger = Ledger()
         self.allowed_losses = AllowedLosses()
@@ -44,6 +49,9 @@ class Stage:
         """The node that was taken out for good."""
         self.is_retired = False
         """Whether some node has taken an operator's word for it."""
+
+    def _forgets(self, member: Member) -> None:
+        self.allowed_losses.lost(member, self.members, held_by(member, self.members))
 
     def open(self, lives: trio.Nursery) -> None:
         """Start every node for the first time."""
@@ -104,5 +112,5 @@ class Stage:
                 await member.crash(silently=False)
             if member not in but:
                 self.start(member)
-        self.in_reach = [member for member in self.members if member not in but]
+        self.in_reach = [member for member in self.members if member not in (*but, *self.forgetful)]
         await self.grow(random.Random(f"grow/{self.plan.seed}"), 0.0)

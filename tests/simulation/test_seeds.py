@@ -41,6 +41,15 @@ def test_clients_of_amqp_and_beanstalkd_are_promised_the_same(seed: int) -> None
     assert report.receipted > 50 and report.acks > 20
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + GATEWAY_SEEDS))
+def test_a_node_without_a_disk_costs_the_others_no_promise(seed: int) -> None:
+    report = simulate(seed, family=Family.MEMORY)
+
+    assert not report.wrongs, str(report)
+    assert report.receipted > 20
+
+
 def test_a_plan_is_drawn_from_its_seed_alone_and_differs_from_others() -> None:
     plans = [str(draw_plan(seed)) for seed in range(50)]
 

@@ -97,7 +97,7 @@ class Campaigns:
         if now < self._bid_again_at:
             return effects
         for owner in rules.members:
-            if owner != rules.node and not self._is_wanted:
+            if owner != rules.node and not (self._is_wanted and self._membership.has_disk):
                 continue  # What others serve goes back to its owner, and no more.
             if owner in self.by_owner or owner in view.syncs or now < self._no_bid_before.get(owner, 0.0):
                 continue

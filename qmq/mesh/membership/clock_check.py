@@ -145,18 +145,19 @@ class ClockCheck:
 
     def _compare(self) -> bool:
         """Whether a clock in doubt is confirmed."""
-        known = self._apart()
+        votes = self._membership.voting_peers
+        known = {name: apart_us for name, apart_us in self._apart().items() if name in votes}
         far = sorted(name for name, apart_us in known.items() if abs(apart_us) > _APART_US)
         if self.in_doubt:
             near = {name for name in known if name not in far}
             is_shared = bool(near) and self._membership.is_majority({*near, self._membership.node})
             # A linked peer that sends no time is in doubt itself.
-            silent = set(self._mesh.followers()) - known.keys()
+            silent = set(self._mesh.followers()).intersection(votes) - known.keys()
             has_run = self.agreed_us() - self._doubted_us >= BELIEVED_AFTER_SECONDS * 1e6
             is_old = has_run and self._membership.is_majority({*near, *silent, self._membership.node})
             self._is_unlikely = bool(far) or not 0 < self._ahead_us <= QUIET_SECONDS_MAX * 1e6
             return is_shared or is_old
-        if 2 * len(far) > len(self._membership.peers):
+        if 2 * len(far) > len(votes):
             least_us = min((known[name] for name in far), key=abs)
             self._condition.show([f"the clock of this node is {_in_words(least_us)} those of {', '.join(far)}"])
         else:

@@ -80,6 +80,7 @@ class Decommission:
 
     async def _check(self, name: str, force: bool) -> None:
         membership = self._membership
+        self._check_disk()
         self._check_name(name)
         if len(membership.lists) > 1:
             raise Refused("change-under-way", "Not all nodes use the same peers file yet: make one change at a time.")
@@ -115,13 +116,15 @@ class Decommission:
 
     async def _check_lost(self, names: Collection[str]) -> None:
         membership = self._membership
+        self._check_disk()
         for name in names:
             self._check_name(name)
         if membership.is_learner:
             raise Refused("bad-node", "The disk of this node began empty: ask a node that has the messages.")
         stay = membership.members.difference(names)
         reached = {self._mesh.node} | self.linked() & stay
-        if any(majority(reached, [membership.members - {name}]) for name in names):
+        own = membership.lists[0]
+        if any(majority(reached, [own - {name}]) for name in names):
             raise Refused("majority-left", f"{', '.join(sorted(reached))} may decide: retire the others one by one.")
         if stay - reached:
             away = " ".join(sorted(membership.members - reached))
@@ -135,6 +138,10 @@ class Decommission:
             hearing, _ = await self._opinions(name)
             if hearing:
                 raise Refused("still-reachable", f"{', '.join(hearing)} can reach {name}: it is not lost.")
+
+    def _check_disk(self) -> None:
+        if not self._membership.has_disk:
+            raise Refused("bad-node", "This node has no disk to adopt messages: ask another one.")
 
     def _check_name(self, name: str) -> None:
         membership = self._membership

@@ -75,7 +75,8 @@ log = logging.getLogger("qmq.model.members")
 
 
 def listing_of(peers: PeersFile) -> Listing:
-    return Listing(peers.version, frozenset(peer.name for peer in peers.nodes))
+    names = frozenset(peer.name for peer in peers.nodes)
+    return Listing(peers.version, names, names.difference(peers.with_disk))
 
 
 def membership_at_start(store: Store, node: str, peers: PeersFile | None) -> Membership:
@@ -201,7 +202,7 @@ class LiveMembership:
         membership.hear(peer, standing)
         known = self._disks.get(peer)
         if standing.disk and known != standing.disk:
-            if known is not None and standing.is_learner:
+            if known is not None and standing.is_learner and peer in membership.voting_peers:
                 self._new_disks[peer] = (
                     f"{peer} has another data directory than before; it does not count as a copy and has no vote until "
                     "it has what a majority of the others has"
@@ -234,12 +235,13 @@ class LiveMembership:
             return
         self._had.update({origin: vector[origin] for origin in lost})
         if self.membership.is_learner:
-            if not self._restored.is_shown:
+            if not self._restored.is_shown and self.membership.has_disk:
                 self._replaced.show([IS_REPLACED])
                 self.remember({LEARNER: REPLACED})
             return
         self._restored.show(
-            [
+            self.membership.has_disk
+            * [
                 f"{peer} knows more of incarnation {lost[0]} of this node than its data directory: "
                 "an old copy was restored, or the disk lost what it had synced. "
                 "It is a learner until it has what a majority of the others has",
@@ -291,7 +293,10 @@ class LiveMembership:
         self.membership.learnt()
         self._replaced.show([])
         self._restored.show([])
-        log.info("= this node has what a majority of the others had: it counts as a copy from now on")
+        log.info(
+            "= this node has what a majority of the others had%s",
+            ": it counts as a copy from now on" if self.membership.has_disk else "",
+        )
         self._send_membership()
 
     def _send_membership(self) -> None:

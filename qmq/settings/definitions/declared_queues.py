@@ -302,7 +302,7 @@ class DeclaredQueues:
 
     def _check_receipt(self, queue: str, policy: DestinationPolicy) -> None:
         copies = int((policy.receipt or "").partition("=")[2] or 0)
-        most = len(self._membership.peers)
+        most = len(self._membership.voting_peers)
         if copies > most:
             raise Refused(
                 "bad-definition",

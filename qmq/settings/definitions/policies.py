@@ -40,7 +40,7 @@ class PolicyKind:
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         try:
             new = {name: read_policy(name, value) for name, value in changes.items() if value is not None}
-            most = len(self._membership.peers)
+            most = len(self._membership.voting_peers)
             for policy in new.values():
                 if policy.receipt is not None and policy.receipt.startswith("replicas="):
                     if int(policy.receipt.partition("=")[2]) > most:

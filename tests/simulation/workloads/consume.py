@@ -16,7 +16,7 @@ async def consume(stage: Stage, name: str) -> None:
     """Work for ever."""
     rng = random.Random(f"{stage.plan.seed}/{name}")
     while True:
-        member = rng.choice(stage.in_reach)
+        member = rng.choice([*stage.in_reach, *stage.forgetful])
         stay = rng.uniform(0.3, 4) * (4 if stage.settling else 1)
         # While the faults last some queues have no consumer, so that there is a backlog.
         queues = QUEUES if stage.settling else rng.sample(QUEUES, rng.randint(1, len(QUEUES)))
@@ -44,6 +44,9 @@ async def _consume_one(
         for frame in await client.read():
             head = frame.head.headers
             if frame.head.command == "RECEIPT":
+                if member.is_forgetful:
+                    assert head["receipt-level"] == "accepted"
+                    continue
                 is_full = asked_level(head["receipt-id"]) == "quorum" and "ack-level" not in head
                 ledger.receipt_of_ack(head["receipt-id"], member.name, for_good=is_full)
                 stage.trace.note(f"{name} has the receipt of its ACK for {head['receipt-id']}")
@@ -62,7 +65,8 @@ async def _consume_one(
                 await client.send(encode_frame("NACK", [("id", head["ack"])]))
                 continue
             ledger.consumed.add(message_id)
-            asked = [("receipt", message_id), ("ack-level", asked_level(message_id))]
+            level = "edge" if member.is_forgetful else asked_level(message_id)
+            asked = [("receipt", message_id), ("ack-level", level)]
             await client.send(encode_frame("ACK", [("id", head["ack"]), *asked]))
 
 

@@ -29,7 +29,7 @@ async def publish(stage: Stage, name: str) -> None:
     until = trio.current_time() + stage.plan.seconds
     number = 0
     while trio.current_time() < until:
-        member = rng.choice(stage.in_reach)
+        member = rng.choice([*stage.in_reach, *stage.forgetful])
         try:
             async with connected(stage, name, member) as client:
                 connected_at = trio.current_time()
@@ -44,7 +44,8 @@ async def publish(stage: Stage, name: str) -> None:
                         message.connected_at = connected_at
                         # In a transaction the strongest level of all counts.
                         # A level beyond what a mesh that changes has for a while would be refused then.
-                        message.level = "" if at_once or stage.plan.newcomer else draw_level(rng)
+                        is_plain = at_once or stage.plan.newcomer or stage.forgetful
+                        message.level = "" if is_plain else draw_level(rng)
                     await _send_burst(stage, name, member, client, burst, at_once)
                     await trio.sleep(rng.uniform(0.02, 0.7))
         except GoneError as gone:
@@ -85,7 +86,8 @@ async def _send_burst(
                     assert member.node is not None
                     promised = LEVELS[message.level] or default_copies(stage)
                     copies = int(frame.head.headers.get("copies", promised))
-                    stage.ledger.receipt(message, member.node.origin, 0 if message.level == "accepted" else copies)
+                    level = frame.head.headers.get("receipt-level", message.level)
+                    stage.ledger.receipt(message, member.node.origin, 0 if level == "accepted" else copies)
                     stage.trace.note(f"{name} has the receipt of {message.id}")
     if waiting:
         raise GoneError(f"{len(waiting)} outcomes unknown")
@@ -95,7 +97,7 @@ def default_copies(stage: Stage) -> int:
     """What a receipt means that says nothing more: three nodes or more promise two disks, where there always are."""
     if stage.plan.newcomer:
         return 1
-    return 2 if len(stage.members) >= COPIED_FROM_NODES else 1
+    return 2 if len(stage.members) - len(stage.forgetful) >= COPIED_FROM_NODES else 1
 
 
 def draw_level(rng: random.Random) -> str:
