@@ -91,18 +91,14 @@ def serve(archiver: "Archiver", reporter: "Reporter", every: float, stop: thread
                 reporter.warn(f"small files were not put together: {in_one_line(error)}")
         return not stop.is_set()
 
-    def pause(seconds: float) -> None:
-        stop.wait(seconds)
-
-    while not stop.is_set():
-        follow(
-            archiver.run,
-            every_seconds=every,
-            on_run=on_run,
-            failed=reporter.failed,
-            pause=pause,
-            mended_later=(Exception,),
-        )
+    follow(
+        archiver.run,
+        every_seconds=every,
+        on_run=on_run,
+        failed=reporter.failed,
+        pause=stop.wait,
+        mended_later=(Exception,),
+    )
 
 
 class Reporter:

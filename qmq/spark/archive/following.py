@@ -23,18 +23,23 @@ MENDED_LATER: Final[Errors] = (QmqError, DeltaError, OSError)
 """What a later run may get over."""
 
 
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
 def follow(
     run: Callable[[], Archived],
     *,
     every_seconds: float,
     on_run: Callable[[Archived], bool],
     failed: Callable[[Exception, float], None],
-    pause: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], bool] = _sleep,
     mended_later: Errors = MENDED_LATER,
     final: Errors = (),
     failures_max: int | None = None,
 ) -> None:
-    """Run repeatedly, until `on_run`, which is called after each run, returns False.
+    """Run repeatedly, until `on_run`, which is called after each run, returns False, or `pause` returns True.
 
     After a run that has failed, `failed` is called with the seconds until the next one. Nodes that do not answer, and
     other runs that were first, are waited for without end, at the usual pace. After other failures the pause grows;
@@ -57,4 +62,5 @@ def follow(
                 raise
             seconds = max(seconds, min(seconds * 2 ** min(failures - 1, 20), FOLLOW_PAUSE_SECONDS_MAX))
             failed(error, seconds)
-        pause(max(0.0, seconds - (time.monotonic() - began)))
+        if pause(max(0.0, seconds - (time.monotonic() - began))):
+            return

@@ -14,8 +14,10 @@ from qmq.spark.reading.plan import DataLoss
 FINAL = (ArchiveError, DataLoss, ConnectionError)
 
 
-def following(turns: list[Any]) -> tuple[list[str], list[float]]:
-    """What `follow` reports and how long it pauses, if runs end as `turns` say, and the last of them is the end."""
+def following(turns: list[Any], *, stops_after: int | None = None) -> tuple[list[str], list[float]]:
+    """What `follow` reports and how long it pauses, if runs end as `turns` say, and the last of them is the end, or the
+    pause with this number.
+    """
     reports: list[str] = []
     pauses: list[float] = []
 
@@ -26,12 +28,16 @@ def following(turns: list[Any]) -> tuple[list[str], list[float]]:
         assert isinstance(now, Archived)
         return now
 
+    def pause(seconds: float) -> bool:
+        pauses.append(round(seconds))
+        return len(pauses) == stops_after
+
     follow(
         turn,
         every_seconds=60.0,
         on_run=lambda _: bool(turns),
         failed=lambda error, seconds: reports.append(f"{error}: {seconds:g}"),
-        pause=lambda seconds: pauses.append(round(seconds)),
+        pause=pause,
         final=FINAL,
         failures_max=FOLLOW_FAILURES_MAX,
     )
@@ -70,3 +76,11 @@ def test_a_run_that_follows_goes_on_after_other_failures_with_growing_pauses_and
 def test_a_run_that_follows_ends_at_once_with_what_no_later_run_can_mend(error: Exception) -> None:
     with pytest.raises(type(error)):
         following([error, Archived()])
+
+
+def test_a_stop_during_a_pause_ends_it_also_while_runs_fail() -> None:
+    away: list[Any] = [NotConnected("no answer")] * 5
+
+    reports, _ = following(away, stops_after=2)
+
+    assert len(reports) == 2
