@@ -26,7 +26,8 @@ class ReplyTo:
     __slots__ = ("_broker", "_encoder", "_own_headers", "_session_id")
 
     def __init__(self, session_id: int, broker: Broker, encoder: Encoder, sets: frozenset[str] = frozenset()) -> None:
-        self._own_headers = OWN_HEADERS - sets
+        # Each session having a set of its own would take 1,200 bytes.
+        self._own_headers = OWN_HEADERS - sets if sets else OWN_HEADERS
         self._session_id = session_id
         self._broker = broker
         self._encoder = encoder

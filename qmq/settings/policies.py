@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import lru_cache
 
 from qmq.broker.messages.limits import BrokerLimits
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, level_of
@@ -28,6 +29,7 @@ def broker_limits(limits: LimitSettings) -> BrokerLimits:
     return BrokerLimits(**{one.name: getattr(limits, one.name) for one in fields(BrokerLimits)})
 
 
+@lru_cache(maxsize=4)
 def wire_limits(limits: LimitSettings) -> Limits:
     """The bounds of frames, as the codec names them."""
     return Limits(**{one.name: getattr(limits, one.name) for one in fields(Limits)})

@@ -51,8 +51,8 @@ class SocketPipe:
         return SocketPipe(self._socket, peer_address, peer_port, subject)
 
     async def receive_some(self, bytes_max: int) -> bytes:
-        if self._drained:
-            await self._readable()
+        if self._drained and not self._closed:
+            await trio.lowlevel.wait_readable(self._socket)
         else:
             # A sender that always has more must not keep the others from their turn.
             await trio.lowlevel.checkpoint()
@@ -62,17 +62,12 @@ class SocketPipe:
             try:
                 data = self._socket.recv(bytes_max)
             except BlockingIOError:
-                await self._readable()
+                await trio.lowlevel.wait_readable(self._socket)
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError from error
             self._drained = len(data) < bytes_max
             return data
-
-    async def _readable(self) -> None:
-        if self._closed:
-            raise trio.ClosedResourceError
-        await trio.lowlevel.wait_readable(self._socket)
 
     @property
     def peer_certificate_names(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ notation.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
@@ -202,6 +203,7 @@ class Admission:
         self._total -= 1
 
 
+@lru_cache(maxsize=4096)
 def counted_address(address: str) -> str:
     """The unit in which addresses are counted, see above. A name that is no IP address counts as itself."""
     try:

@@ -84,7 +84,7 @@ class ClientLogin(ABC):
         login.dismiss = self._dismiss
         self._token = TokenWatch(path.beats, path.environment, session)
         # Covers the response to the login.
-        self._checking = trio.CancelScope()
+        self._checking: trio.CancelScope | None = None
         # When the check began that is not over; how long others have taken; how much of that the login has got back.
         self._asked_at: float | None = None
         self._checked_seconds = self._allowed_seconds = 0.0
@@ -106,7 +106,7 @@ class ClientLogin(ABC):
         """
         path, session = self._path, self._session
         path.admission.check_open(is_operators=session.listener is None)
-        with self._checking:
+        with trio.CancelScope() as self._checking:
             self._asked_at = trio.current_time()
             try:
                 grant = await path.logins.check(credentials, session.listener, session.until_left, certified)
@@ -117,6 +117,7 @@ class ClientLogin(ABC):
                 session.grant = grant
                 self._token.expires_us = grant.expires_us or 0
             await path.turn(session)
+        self._checking = None
 
     def check_time(self, now: float) -> float | None:
         """The time for the login is over, but for that which the node has taken for its checks."""
@@ -130,7 +131,7 @@ class ClientLogin(ABC):
         limit = self.seconds_max
         self.refuse(Refused("login-timeout", f"A login must be done within {limit:g} seconds."))
         self._session.finish()
-        self._checking.cancel()
+        self._end_check()
         return None
 
     def _dismiss(self, why: Refused) -> None:
@@ -140,6 +141,10 @@ class ClientLogin(ABC):
             self._path.refused(self._pipe.peer_address, why)
             self._send_dismissal(why)
             self._pipe.close()
+            self._end_check()
+
+    def _end_check(self) -> None:
+        if self._checking is not None:
             self._checking.cancel()
 
     def _send_dismissal(self, why: Refused) -> None:  # noqa: B027 (not every protocol has a word for it)

@@ -33,6 +33,9 @@ REFUSED_FAREWELL_SECONDS = 1.0
 HEADERS_AT_ONCE: Final = 256
 """Headers of one listener that are being read. Proxies send them at once, so more wait in the kernel."""
 
+SESSION_TASK: Final = "qmq.sessions.clients.session.ClientSession.serve"
+"""One text for all sessions: trio would make one for each."""
+
 Listening = tuple[tuple[str, int], Callable[[], None]]
 """The address, and a function that stops listening."""
 
@@ -189,7 +192,7 @@ class ClientListeners:
                 pipe.send_now(protocol.refusal(refused))
                 pipe.close()
             return
-        nursery.start_soon(ClientSession(self.host, pipe, listener, login, protocol).serve)
+        nursery.start_soon(ClientSession(self.host, pipe, listener, login, protocol).serve, name=SESSION_TASK)
 
 
 async def _turn_away(admission: Admission, pipe: Pipe, reason: bytes) -> None:

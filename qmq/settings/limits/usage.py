@@ -92,8 +92,8 @@ class Allowance:
 
     def __init__(self, usages: tuple[ClientUsage, ...] = ()) -> None:
         self.usages = usages
-        self.messages: list[TokenBucket] = []
-        self.bytes: list[TokenBucket] = []
+        self.messages: tuple[TokenBucket, ...] = ()
+        self.bytes: tuple[TokenBucket, ...] = ()
         self.is_limited = False
         self.has_ended = False
         self.wait: trio.CancelScope | None = None
@@ -105,8 +105,8 @@ class Allowance:
     def follow(self) -> None:
         """Let the present limits of its usages count."""
         was_limited = self.is_limited
-        self.messages = [one.messages for one in self.usages if one.messages is not None]
-        self.bytes = [one.bytes for one in self.usages if one.bytes is not None]
+        self.messages = tuple([one.messages for one in self.usages if one.messages is not None])
+        self.bytes = tuple([one.bytes for one in self.usages if one.bytes is not None])
         self.is_limited = bool(self.messages or self.bytes)
         if not was_limited:
             self._bytes_taken = None
