@@ -16,6 +16,7 @@ from qmq.gateways.bound_queues import BoundQueue, bound_queue, declared_queue, i
 from qmq.gateways.durable_headers import check_owner, delete_durable, durable_name, durable_words
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import (
+    PREFETCH_HEADERS,
     ack_mode,
     ack_timeout_us,
     check_name,
@@ -34,6 +35,12 @@ from qmq.gateways.words import check_subscribe_words
 from qmq.verbs.table import needs_of
 from qmq.verbs.verb import Effect
 from qmq.wire.stomp import Head, Version
+
+GROWTH = 4
+"""So many times `prefetch_default` a consumer without a prefetch of its own may have, while it settles them quickly."""
+
+GROWS_FROM = 50
+"""A smaller `prefetch_default` is meant as it is."""
 
 BYTES_OF_COST = 5
 """Of what a subscription costs in memory: reading its selector or pattern takes as long as one unit of selecting, so
@@ -180,6 +187,9 @@ class SubscribeFrames:
         if subscription.is_browser and subscription.ack is not Ack.AUTO:
             raise Refused("bad-ack-mode", "A browser receives copies and settles nothing: its ack is auto.")
         subscription.window = self.window
+        credit = subscription.credit
+        if credit >= GROWS_FROM and self.window is None and not any(name in headers for name in PREFETCH_HEADERS):
+            subscription.credit_max = min(GROWTH * credit, self._rules.prefetch_max)
         self._check_queue(subscription)
 
     def _check_queue(self, subscription: Subscription) -> None:

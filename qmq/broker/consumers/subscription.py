@@ -101,6 +101,7 @@ class Subscription:
         "check_us",
         "closed",
         "credit",
+        "credit_max",
         "delivered",
         "destination",
         "durable",
@@ -130,6 +131,8 @@ class Subscription:
         self.destination = destination
         self.ack = ack
         self.credit = credit
+        self.credit_max = 0
+        """Up to this it grows while the consumer settles what fills it; see `QueueState.grow`."""
         self.delivered = 0
         """Messages of a queue or a durable subscription that were sent to it, each time."""
         self.acknowledged = 0

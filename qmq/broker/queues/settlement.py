@@ -36,6 +36,8 @@ class Settlement:
         in_flight = subscription.in_flight
         own = queue.name
         queue.finished(subscription, len(deliveries))
+        if subscription.credit < subscription.credit_max:
+            queue.grow(subscription, len(deliveries))
         subscription.acknowledged += len(deliveries)
         if queue.selective is not None:
             queue.selective.finished(deliveries)

@@ -241,6 +241,18 @@ class QueueState(ListedQueue):
         else:
             self.free += count
 
+    def grow(self, subscription: Subscription, settled: int) -> None:
+        """Double the credit of a consumer whose credit is in use and of which half is settled in one go.
+
+        Its messages come and go in small rounds, each with a commit and a read. One that takes its time keeps what it
+        began with, so that it holds no more from others.
+        """
+        credit = subscription.credit
+        if credit <= len(subscription.in_flight) and credit <= 2 * settled:
+            more = min(credit, subscription.credit_max - credit)
+            subscription.credit += more
+            self.free += more
+
     def line_up_peer(self, borrower: Borrower) -> None:
         """Put a peer with room in line, once; take one without room out."""
         has_room = borrower.limit > borrower.sent
