@@ -93,20 +93,25 @@ async def test_undrain_lets_clients_in_again(autojump_clock: MockClock) -> None:
         assert not present(rig.alive)
 
 
-async def test_undrain_ends_a_drain_that_waits_for_a_client(autojump_clock: MockClock) -> None:
+async def test_undrain_ends_a_drain_that_waits_for_a_client_which_connects_again(autojump_clock: MockClock) -> None:
     async with web_rig(limits={"drain_seconds": 1000.0}).run() as rig:
         busy = await consumer(await rig.connect(), prefetch_count="1")
-        await publish(await rig.connect(), "one")
+        await publish(await rig.connect(), "one", "two")
         message = await busy.next("MESSAGE")
         web = await dial(rig)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drained, web)
             await eventually(lambda: rig.alive.session_parts.draining.reason is not None)
 
-            await ask_undrain(rig)
+            assert (await ask_undrain(rig))["state"] == "serving"
 
+        # Its subscription has ended, so it must not be left waiting for messages.
         await busy.send(acknowledge(message))
-        assert await busy.receipt() == "acked"
+        assert commands(await busy.until_closed()) == ["RECEIPT", "stopping"]
+        again = await consumer(await rig.connect())
+        assert (await again.next("MESSAGE")).body == b"two"
+        await publish(await rig.connect(), "three")
+        assert (await again.next("MESSAGE")).body == b"three"
 
 
 async def test_a_dry_run_changes_nothing(autojump_clock: MockClock) -> None:

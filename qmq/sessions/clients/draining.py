@@ -8,6 +8,9 @@ soon as it is idle. It is idle when its messages are settled, its transactions h
 sending is complete. Until then its frames are handled as always, SENDs too: unfinished work often ends with one. After
 `drain_seconds` all other clients are disconnected, and their messages are requeued.
 
+A client that has not finished when `undrain` comes leaves all the same, when it is idle: its subscriptions have ended,
+and cannot begin again. It may connect to this node again.
+
 Then the node makes sure that nothing is in flight between itself and its peers:
 
 - Messages that peers lend until they know that no consumer is left go back to them. If they were lost with the link,
@@ -98,6 +101,8 @@ class Draining:
         """Connections with a higher id came after the drain began."""
         self._askers: set[int] = set()
         """Sessions that have asked for it: they stay until they are answered."""
+        self._unfinished: set[int] = set()
+        """Sessions that an `undrain` has met. Their consumers get nothing more, so they leave as if it had not come."""
 
     @property
     def state(self) -> DrainState:
@@ -143,6 +148,7 @@ class Draining:
             raise Refused("stopping", "The node is stopping, and cannot serve clients again.")
         if self.reason is None:
             return
+        self._unfinished = {one.id for one in self._leaving()}
         self.reason = None
         self._askers.clear()
         self._engine.broker.subscriptions.resume()
@@ -159,11 +165,11 @@ class Draining:
         return stopping(self._why, f": {', '.join(places)}" if places else "")
 
     def _leaving(self) -> list[ClientSession]:
-        """Sessions that must leave: all but those that operators began since; none after `undrain`."""
-        if self.reason is None:
-            return []
+        """Sessions that must leave: all but those of operators that began since; after `undrain`, those it has met."""
         stay = self._askers
         sessions = self._host.sessions.values()
+        if self.reason is None:
+            return [one for one in sessions if one.id in self._unfinished]
         return [one for one in sessions if one.id not in stay and not (one.is_operators and one.id > self._since)]
 
     async def _run(self) -> None:
