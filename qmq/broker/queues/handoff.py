@@ -184,7 +184,8 @@ class Handoff:
         registry, owned = self._registry, self._owned
         for delivery in self.in_hand(owner):
             message = delivery.message
-            if message.owner is not None:
+            owned.in_hand.pop(message.dot, None)
+            if message.owner is not None and not message.settled:
                 queue = registry.get(delivery.subscription.destination)
                 message.owner = None
                 queue.placed += 1
@@ -237,6 +238,8 @@ class Handoff:
         for delivery in self.in_hand(owner):
             delivery.message.owner = server
             held.append(delivery.message.dot)
+            if not delivery.message.settled:
+                owned.in_hand[delivery.message.dot] = delivery.message
         settled = owned.settled_here.setdefault(server, {})
         for peer, dots in owned.settled_here.items():
             if peer != server:

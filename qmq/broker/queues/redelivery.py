@@ -81,6 +81,7 @@ class Redelivery:
             if message.owner is None:
                 back.append(returned)
             else:
+                self._registry.owned.in_hand.pop(message.dot, None)
                 self._shared.return_to_owner(returned, out)
         if subscription.window is None:
             queue.line_up(subscription)

@@ -88,6 +88,7 @@ class Settlement:
         message.settled = True
         dot = message.dot
         owner = message.owner or ""
+        self._owned.in_hand.pop(dot, None)
         if dot.origin.node in self._owned.gathering:
             self._owned.gathering[dot.origin.node].settles.append((message.envelope.destination, dot, None))
         if message.envelope.durable:
@@ -125,6 +126,8 @@ class Settlement:
         if dot.origin.node not in owned.serves:
             if dot.origin.node in owned.gathering:
                 owned.gathering[dot.origin.node].settles.append((queue_name, dot, record))
+            elif owned.in_hand and (kept := owned.in_hand.pop(dot, None)) is not None:
+                kept.settled = True
             return
         message = owned.by_origin.get(dot.origin, {}).pop(dot.sequence, None)
         if message is None:

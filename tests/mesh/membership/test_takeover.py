@@ -496,6 +496,36 @@ async def test_what_a_consumer_holds_is_not_handed_out_again_by_the_new_server(a
         await silence(worker, QUIET_SECONDS)
 
 
+@pytest.mark.parametrize("leaves", ["closes", "refuses", "unsubscribes"])
+async def test_what_another_consumer_has_acknowledged_does_not_come_back_from_the_one_that_had_it_first(
+    autojump_clock: MockClock, leaves: str
+) -> None:
+    async with three().run() as rig:
+        await publish(rig, "a", "one")
+        await everywhere(rig)
+        first = await consumer(rig, "a")
+        message = await first.next("MESSAGE")
+        await trio.sleep(1)
+        isolate(rig, "a")
+        worker = await consumer(rig, "b")
+        assert await settle(worker) == "one"
+        rejoin(rig, "a")
+        await eventually(lambda: serves(rig, "a") == {"a"} and serves(rig, "b") == {"b"})
+        await eventually(lambda: not rig.nodes["a"].broker.queues.held)
+        await everywhere(rig)
+
+        assert depths(rig.nodes["a"]) == {}
+        if leaves == "closes":
+            first.pipe.close()
+        elif leaves == "refuses":
+            await first.send(f"NACK\nid:{message.head.headers['ack']}\n\n")
+        else:
+            await first.send("UNSUBSCRIBE\nid:0\n\n")
+        await silence(await consumer(rig, "a"), QUIET_SECONDS)
+        await silence(worker, QUIET_SECONDS)
+        assert not rig.nodes["a"].broker.queues.owned.in_hand
+
+
 async def test_what_is_released_in_the_midst_of_a_campaign_is_not_handed_out_again_when_it_is_won(
     autojump_clock: MockClock,
 ) -> None:

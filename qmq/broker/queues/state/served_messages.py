@@ -32,6 +32,8 @@ class OwnedMessages:
         """Peer → what it has from us: neither settled nor returned nor given up."""
         self.settled_early: set[Dot] = set()
         """Settles that came before their message: a node that lost its disk gets both back from peers."""
+        self.in_hand: dict[Dot, Message] = {}
+        """Messages with consumers here since their server changed, which another consumer may settle meanwhile."""
         self.settled_here: dict[str, dict[Dot, int]] = {}
         """Owner → dots borrowed from it and settled here → sequence of our settle record, until it has that record."""
         self.covered: Vector = {}
