@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from django.conf import settings
+from django import conf
 from django.core.checks import CheckMessage, Error
 from django.utils.module_loading import import_string
 
@@ -19,7 +19,7 @@ Handler = Callable[[Any], object]
 
 def setting() -> Mapping[str, Any]:
     """The setting. Raises ImproperlyConfigured where there is no project, AttributeError where it is missing."""
-    return cast(Mapping[str, Any], settings.QMQ)
+    return cast(Mapping[str, Any], conf.settings.QMQ)
 
 
 def connect_options() -> ConnectOptions:
@@ -34,7 +34,7 @@ def handlers() -> dict[str, Handler]:
 
 def check_setting(app_configs: object, **_: object) -> list[CheckMessage]:
     """What `manage.py check` says of the setting."""
-    found = getattr(settings, "QMQ", None)
+    found = getattr(conf.settings, "QMQ", None)
     if not isinstance(found, Mapping) or not found.get("addresses"):
         hint = 'For example QMQ = {"addresses": ["127.0.0.1:61613", "127.0.0.1:61614"]}.'
         return [Error("The setting QMQ is an object with addresses.", hint=hint, id="qmq.E001")]

@@ -16,7 +16,7 @@ from qmq.definitions.definition import Key
 from qmq.node.node import Node
 from qmq.sessions.clients.login import LOCAL
 from tests.node.mesh_rig import CLIENT_PORT, MeshRig, host_of, isolate, rejoin
-from tests.node.rig import Client, send, subscribe
+from tests.node.rig import Client, eventually, send, subscribe
 from tests.settings.definitions.test_definitions_mesh import CONTROL, until_alike
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("secret")
@@ -265,13 +265,15 @@ async def test_a_bad_user_or_permission_names_the_key_and_what_is_allowed(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, request_: str, value: object, words: str
 ) -> None:
     async with mesh_of("a", "b").run() as mesh:
+        definitions = mesh.nodes["a"].settings_parts.definitions
+        await eventually(lambda: not definitions.is_expected(Key("user", "root")))  # the file is applied
         await until_alike(mesh)
-        before = mesh.nodes["a"].settings_parts.definitions.table.digest
+        before = definitions.table.digest
 
         answer = await ask(mesh, "a", request_, value)
 
         assert words in answer["message"]
-        assert mesh.nodes["a"].settings_parts.definitions.table.digest == before
+        assert definitions.table.digest == before
         assert "secret" not in answer["message"]
 
 
