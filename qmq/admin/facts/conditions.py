@@ -75,7 +75,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "lost": Rule(Severity.CRITICAL, "This message is on no member. Compare with the sender's own records."),
     "lost-tail": Rule(Severity.CRITICAL, "The disk confirmed what it had not stored. Do not use it for this."),
     "memory": Rule(Severity.WARNING, "See `qmq status` for slow subscriptions, and limits.memory_bytes_max."),
-    "no-disk": Rule(Severity.INFO, "Set data to a directory if messages must survive a stop of the node."),
+    "no-disk": Rule(Severity.INFO, ""),
     "new-disk": Rule(Severity.WARNING, "Wait: it counts when it has what a majority has."),
     "old-disk": Rule(Severity.ERROR, "Wait, if the copy was restored on purpose; else find out which disk runs."),
     "policies-unfit": Rule(Severity.WARNING, "Change the policy or the limit that the message names."),
