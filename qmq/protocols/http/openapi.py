@@ -138,7 +138,7 @@ def _requests_of(verb: type[Verb]) -> dict[str, Json]:
         words = [word.lower().replace("-", "_") for word in names]
         for name, word in zip(names, words, strict=True):
             form = form.replace(name, f"{{{word}}}")
-        which = form.removeprefix(verb.word()).removesuffix("/{name}") if len(forms) > 1 else ""
+        which = form.removeprefix(verb.word()).removesuffix("/{name}" * bool(verb.kinds())) if len(forms) > 1 else ""
         id = re.sub(r"\W+", "_", f"{verb.word()}{which}").strip("_")
         where = [parameter(word, "path", "", value_of("string")) for word in words]
         found[f"{method} /v1/control/{form}"] = _operation(

@@ -37,4 +37,4 @@ async def test_what_is_long_is_encoded_in_turns_and_as_it_is(facts: dict[str, ob
     nursery.cancel_scope.cancel()
 
     assert body == json.dumps(facts, separators=(",", ":")).encode()
-    assert turns >= 5
+    assert turns >= 4

@@ -631,9 +631,9 @@ async def test_a_settle_is_answered_before_a_node_that_stops_ends_its_connection
     async with web_rig(limits={"drain_seconds": 100.0}).run() as rig:
         run_commit = rig.alive.environment.run_commit
 
-        async def slowly(call: Any) -> Any:
+        async def slowly(call: Any, *, is_lone: bool = False) -> Any:
             await trio.sleep(1.5)
-            return await run_commit(call)
+            return await run_commit(call, is_lone=is_lone)
 
         client = await dial(rig)
         await client.send(Q, b"x")

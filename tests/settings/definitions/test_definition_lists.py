@@ -52,4 +52,4 @@ async def test_many_definitions_are_read_and_encoded_in_turns(
 
     assert json.loads(response.body) == facts
     assert "definitions" not in response.headers  # The rows do not fit.
-    assert turns >= (9 if path else 4)
+    assert turns >= (7 if path else 3)
