@@ -167,6 +167,11 @@ class PullSession:
             del self._acts_for[self.id]
             self._on_end(self)
 
+    @property
+    def _why_ended(self) -> Refused:
+        """Why the node has ended this session, which ends before its connection if that is busy."""
+        return self._encoder.refused or Refused("kicked", "The node has ended the session of this connection.")
+
     async def receive(self, queue: str, wanted: Receive, until_left: Callable[[], Awaitable[None]]) -> list[Delivery]:
         """The next messages of a queue, at most as many as are wanted and fit, after at most the time that is allowed.
 
@@ -185,7 +190,7 @@ class PullSession:
         if self._pull.has_left:
             self.is_left = True
         if session is None:
-            raise self._encoder.refused or Refused("kicked", "The node has ended the session of this connection.")
+            raise self._why_ended
         return received
 
     async def _subscribe(self, subscription: Subscription) -> Subscription | None:
@@ -254,7 +259,7 @@ class PullSession:
         async with self._turn:
             await self._engine.path.slot(self.id)
             if self.id not in self._engine.broker.sessions:
-                raise Refused("kicked", "The node has ended the session of this connection.")
+                raise self._why_ended
             self._encoder.refused = None
             await self._loop.obey(frames)
             refused = self._encoder.refused

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.broker.subscriptions import stopping
 from qmq.config import AuthenticationSettings, PermissionSettings, User, UserLimitSettings
 from qmq.protocols.http.dialogue import BODY_BYTES_MAX, IDLE_SECONDS, REQUEST_SECONDS
 from qmq.sessions.clients.login import FAILED_LOGIN_SECONDS
@@ -645,6 +646,29 @@ async def test_a_settle_is_answered_before_a_node_that_stops_ends_its_connection
         assert await client.settle(message["ack_token"]) == ["acknowledged"]
 
         await client.until_closed()
+
+
+async def test_a_receive_whose_session_the_node_ends_before_it_begins_says_why(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with web_rig().run() as rig:
+        client = await dial(rig)
+        await client.send(Q, b"x")
+        (message,) = await client.receive("q")
+        assert await client.settle(message["ack_token"]) == ["acknowledged"]
+        (pull,) = [one for one in rig.alive.sessions.values() if one.protocol == "http-pull"]
+        path = rig.alive.engine.path
+        slot = path.slot
+
+        async def slowly(session: int = 0, **options: Any) -> None:
+            if session == pull.id:
+                pull.end_in_order(stopping(" (a new version)"))  # as a drain ends what is idle
+            await slot(session, **options)
+
+        monkeypatch.setattr(path, "slot", slowly)
+        refused = await client.post("/v1/queues/q/receive", {"wait_seconds": 5})
+
+        assert (refused.status, refused.code) == (503, "stopping")
 
 
 async def test_a_receive_that_waits_ends_when_the_node_stops(autojump_clock: MockClock) -> None:
