@@ -18,7 +18,7 @@ from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.waker import Waker
 from qmq.environment import Pipe
-from qmq.errors import Refused
+from qmq.errors import ProtocolError, Refused
 from qmq.gateways.paused import Command
 from qmq.protocols.http.gateway.bodies import Receive
 from qmq.protocols.http.gateway.pulls import (
@@ -168,7 +168,7 @@ class PullSession:
             self._on_end(self)
 
     @property
-    def _why_ended(self) -> Refused:
+    def _why_ended(self) -> ProtocolError | Refused:
         """Why the node has ended this session, which ends before its connection if that is busy."""
         return self._encoder.refused or Refused("kicked", "The node has ended the session of this connection.")
 
