@@ -17,7 +17,7 @@ ORDERS, JOBS = "/fanout/orders", "/queue/jobs"
 
 
 def archived(table: Path) -> list[tuple[str, int, str, bytes]]:
-    """Origin, sequence, destination and body of each row; none while there is no table, which the first commit makes."""
+    """Origin, sequence, destination and body of each row; none before the first commit, which makes the table."""
     columns = ["origin", "sequence", "destination", "body"]
     try:
         rows = open_table(str(table)).to_pyarrow_table(columns=columns).to_pylist()
