@@ -7,7 +7,6 @@ seconds and memory are those of the whole process, its start included, as the sy
 round counts. A run of some figures (`--only`) replaces those in the table and leaves the others.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.spark import LAG_RATE, Row, write_log, write_page
+from benchmarks.spark import LAG_RATE, Row, read_command, write_log, write_page
 from qmq.cli.throwaway import throwaway
 
 MARKS: Final = ("<!-- figures of archive: written by benchmarks/archive.py -->", "<!-- end of figures of archive -->")
@@ -100,18 +99,10 @@ def _live(folder: Path) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the archive without Spark.")
-    parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default=",".join(FIGURES), help="which figures, with commas: %(default)s")
-    parser.add_argument("--dry", action="store_true", help="print only, leave docs/benchmarks.md alone")
-    said = parser.parse_args()
-    only = said.only.split(",")
-    if wrong := {*only} - {*FIGURES}:
-        parser.error(f"there is no {', '.join(sorted(wrong))}; there are {', '.join(FIGURES)}")
+    said = read_command("Measure the archive without Spark.", FIGURES, rounds=3)
     with tempfile.TemporaryDirectory(prefix="qmq-archive-") as folder:
         rows = []
-        for row in measure(Path(folder), said.records, said.rounds, only):
+        for row in measure(Path(folder), said.records, said.rounds, said.only):
             print(json.dumps(row._asdict(), ensure_ascii=False), flush=True)
             rows.append(row)
     if not said.dry:

@@ -344,21 +344,27 @@ def write_page(rows: list[Row], marks: tuple[str, str], command: str) -> None:
     PAGE.write_text(text[:begin] + "\n".join(lines) + "\n" + text[end:], "utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the data pipeline.")
+def read_command(about: str, figures: Collection[str], *, rounds: int) -> argparse.Namespace:
+    """The command line: `records`, `rounds`, `only`, which are names of figures, and `dry`."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--only", default=",".join(FIGURES), help="which figures, with commas: %(default)s")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--only", default=",".join(figures), help="which figures, with commas: %(default)s")
     parser.add_argument("--dry", action="store_true", help="print only, leave docs/benchmarks.md alone")
     said = parser.parse_args()
-    only = said.only.split(",")
-    if wrong := {*only} - {*FIGURES}:
-        parser.error(f"there is no {', '.join(sorted(wrong))}; there are {', '.join(FIGURES)}")
+    said.only = said.only.split(",")
+    if wrong := {*said.only} - {*figures}:
+        parser.error(f"there is no {', '.join(sorted(wrong))}; there are {', '.join(figures)}")
+    return said
+
+
+def main() -> None:
+    said = read_command("Measure the data pipeline.", FIGURES, rounds=6)
     from qmq.spark.session import running
 
     with tempfile.TemporaryDirectory(prefix="qmq-spark-") as folder, running("benchmark") as spark:
         rows = []
-        for row in measure(spark, Path(folder), said.records, said.rounds, only):
+        for row in measure(spark, Path(folder), said.records, said.rounds, said.only):
             print(json.dumps(row._asdict()), flush=True)
             rows.append(row)
     if not said.dry:
