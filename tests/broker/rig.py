@@ -253,7 +253,9 @@ def check_queue(node: Node, queue: Queue) -> None:
         m for by_dot in node.queues.owned.lent.values() for m in by_dot.values() if m.envelope.destination == queue.name
     ]
     assert not any(m.settled for m in lent), "a settled message is still lent"
-    in_flight = [d.message for d in node.queues.deliveries.values() if d.subscription.destination == queue.name]
+    deliveries = [d for d in node.queues.deliveries.values() if d.subscription.destination == queue.name]
+    assert {d.tag for d in queue.in_flight()} == {d.tag for d in deliveries}, "a queue does not know who has what of it"
+    in_flight = [d.message for d in deliveries]
     ready = queue.ready
     waiting = [m for m in queue.waiting() if not m.settled]
     owned = waiting + lent + [m for m in in_flight if _is_own(m)]

@@ -11,6 +11,7 @@ messages in flight, which are counted before.
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import trio
@@ -108,7 +109,7 @@ class QueueCatalog:
         `with_ages` adds the age of the oldest message, where there is one.
         """
         engine, queues = self._engine, self._engine.broker.queues
-        in_flight = await self._in_flight()
+        in_flight = await self._in_flight(names)
         sizes = await sizes_of(engine, names)
         rows: list[Row] = []
         for name in names:
@@ -135,12 +136,11 @@ class QueueCatalog:
                     row[OLDEST_AGE] = ages_us[name]
         return rows
 
-    async def _in_flight(self) -> Mapping[str, int]:
+    async def _in_flight(self, names: list[str]) -> Mapping[str, int]:
         """Queue → messages with consumers, lent ones too. Many are counted in turns, some of them before others."""
         queues = self._engine.broker.queues
-        # Also of consumers that get nothing more: those of a receive over HTTP, for example.
         counts: Counter[str] = Counter()
-        async for part in in_turns(queues.deliveries.values(), TURN_DELIVERIES):
+        async for part in in_turns(chain.from_iterable(map(queues.in_flight_of, names)), TURN_DELIVERIES):
             counts.update([one.subscription.destination for one in part if one.message.owner is None])
         counts.update(message.envelope.destination for lent in queues.owned.lent.values() for message in lent.values())
         return counts

@@ -214,7 +214,7 @@ class Messages:
         if message.envelope.kind is DestinationKind.FANOUT:
             state = "kept"
         elif is_unsettled:
-            state = self._state(message, self._in_flight(), self._engine.environment.now_us())
+            state = self._state(message, self._in_flight([message]), self._engine.environment.now_us())
         else:
             state = "settled"
         return {"destination": message.envelope.destination, "messages": 1, "rows": [self._row(message, state)]}
@@ -283,13 +283,14 @@ class Messages:
             message.body = unpack_dead(record.body)[2]
         return message
 
-    def _in_flight(self) -> set[Dot]:
-        """What is with consumers of this node, or lent to a peer by it."""
+    def _in_flight(self, messages: list[Message]) -> set[Dot]:
+        """Which of these are with consumers of this node, or lent to a peer by it."""
         queues = self._engine.broker.queues
-        found = {delivery.message.dot for delivery in queues.deliveries.values()}
-        for lent in queues.owned.lent.values():
-            found.update(lent)
-        return found
+        dots = {message.dot for message in messages}
+        names = {message.envelope.destination for message in messages}
+        consumed = {one.message.dot for name in names for one in queues.in_flight_of(name)}
+        lent = queues.owned.lent.values()
+        return {dot for dot in dots if dot in consumed or any(dot in one for one in lent)}
 
     def _state(self, message: Message, consumed: set[Dot], now_us: int) -> str:
         if message.envelope.kind is not DestinationKind.QUEUE:
@@ -306,7 +307,7 @@ class Messages:
         return "waiting"
 
     def _rows(self, page: _Page) -> list[Facts]:
-        consumed = self._in_flight()
+        consumed = self._in_flight(page.messages)
         now_us = self._engine.environment.now_us()
         return [self._row(message, self._state(message, consumed, now_us)) for message in page.messages]
 

@@ -52,7 +52,7 @@ class BulkSettlement:
                 found.append(one)
         # Very many may be in flight, and often one is asked about: hardly any of them has its number.
         numbers = {one.sequence for one in found}
-        deliveries = self._queues.deliveries.values()
+        deliveries = self._queues.in_flight_of(queue)
         consumed = {one.message.dot for one in deliveries if one.message.sequence in numbers}
         return [one for one in found if one.dot not in consumed] if consumed else found
 

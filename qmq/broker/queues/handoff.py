@@ -272,7 +272,7 @@ def _forget_messages(queue: Queue, owner: str, waited: Iterable[Message]) -> Non
     removed = [message for level in queue.levels for message in (*level.ready, *(level.tail or ()))]
     removed += [entry[2] for entry in queue.delayed or ()]
     removed += waited
-    out = [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
+    out = [one.message for one in queue.in_flight() if one.message.owner is None]
     for lent in queue.shared.owned.lent.values():
         out += [message for message in lent.values() if message.envelope.destination == queue.name]
     for message in [message for message in (*removed, *out) if not stays(message)]:

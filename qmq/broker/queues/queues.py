@@ -96,6 +96,7 @@ class Queues(QueueRegistry):
         if selective is not None:
             selective.join(subscription, out.now_us)
         queue.subscriptions.append(subscription)
+        self.shared.end_ceased(subscription)
         if selective is not None:
             selective.joined(subscription)
         self.note_consumers(queue)
@@ -139,6 +140,8 @@ class Queues(QueueRegistry):
         if subscription not in queue.subscriptions:
             return
         queue.subscriptions.remove(subscription)
+        if subscription.in_flight:
+            self.shared.ceased.setdefault(queue.name, {})[subscription] = None
         self.note_consumers(queue)
         queue.leave_line(subscription)
         if subscription.is_pull:
@@ -165,6 +168,7 @@ class Queues(QueueRegistry):
             self.settlement.settle([delivery for delivery in in_flight if delivery.sent], out)
             in_flight = [delivery for delivery in in_flight if not delivery.sent]
         self.redelivery.give_back(in_flight, why, out)
+        self.shared.end_ceased(subscription)
         self.touched[queue.name] = None
         self.forget_if_idle(queue)
 

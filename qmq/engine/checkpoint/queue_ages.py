@@ -89,10 +89,9 @@ def _first_waiting(queue: Queue) -> Iterable[Message]:
 
 def _in_flight(queue: Queue) -> Iterable[Message]:
     """All own messages that consumers here have, and that are not settled."""
-    for subscription in queue.subscriptions:
-        for delivery in subscription.in_flight.values():
-            if delivery.message.owner is None and not delivery.message.settled:
-                yield delivery.message
+    for delivery in queue.in_flight():
+        if delivery.message.owner is None and not delivery.message.settled:
+            yield delivery.message
 
 
 def _note(broker: Broker, found: dict[str, int], queue: str, node: str, timestamp_us: int) -> None:

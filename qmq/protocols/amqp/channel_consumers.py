@@ -207,11 +207,7 @@ class ChannelConsumers:
         found = self._broker.queues.by_name.get(queue)
         if found is None:
             return 0
-        session = self._broker.sessions.get(self._owner.session.id)
-        # Those of basic.get are consumers no more when they have their message.
-        own = [] if session is None else session.subscriptions.values()
-        holders = {*found.subscriptions, *(one for one in own if one.destination == queue)}
-        return max(0, found.depth - sum([len(one.in_flight) for one in holders]))
+        return max(0, found.depth - sum([len(one.in_flight) for one in found.holders]))
 
     async def qos(self, method: Any) -> None:
         if method.prefetch_size:

@@ -169,7 +169,7 @@ class JobFinder:
         queues = self._broker.queues
         now_us = self._environment.now_us()
         here, dot = self._broker.origin.node, message.dot
-        for delivery in queues.deliveries.values():
+        for delivery in queues.in_flight_of(message.envelope.destination):
             # Nearly all have another number, which takes less time to see.
             if delivery.message.sequence == dot.sequence and delivery.message.dot == dot:
                 return FoundJob(message, here, JobState.RESERVED, max(0, delivery.deadline_us - now_us))

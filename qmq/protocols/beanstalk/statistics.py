@@ -221,11 +221,10 @@ class JobStatistics:
         depth = await self._catalog.depth(queue)
         depth_buried = await self._catalog.depth(buried)
         reserved = own = 0
-        async for deliveries in in_turns(queues.deliveries.values(), AT_ONCE):
+        async for deliveries in in_turns([*queues.in_flight_of(queue), *queues.in_flight_of(buried)], AT_ONCE):
+            reserved += len(deliveries)
             for delivery in deliveries:
-                if delivery.subscription.destination in (queue, buried):
-                    reserved += 1
-                    own += delivery.message.owner is None and delivery.subscription.destination == queue
+                own += delivery.message.owner is None and delivery.subscription.destination == queue
         lent = sum(
             message.envelope.destination == queue for one in queues.owned.lent.values() for message in one.values()
         )

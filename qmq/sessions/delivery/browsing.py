@@ -152,7 +152,7 @@ class Browsing:
         if queue is None:
             return []
         found = queue.waiting()
-        found += [one.message for consumer in queue.subscriptions for one in consumer.in_flight.values()]
+        found += [one.message for one in queue.in_flight()]
         for lent in broker.queues.owned.lent.values():
             found += [message for message in lent.values() if message.envelope.destination == name]
         clocks = broker.clocks

@@ -185,7 +185,7 @@ class DeletedQueues:
         if reason:
             return reason.startswith(DECLARED_AGAIN)
         queues = self._engine.broker.queues
-        consumed = [delivery.message for delivery in queues.deliveries.values()]
+        consumed = [delivery.message for delivery in queues.in_flight_of(name)]
         consumed += [message for lent in queues.owned.lent.values() for message in lent.values()]
         is_consumed = any(one.envelope.destination == name and covers(one) for one in consumed)
         return not is_consumed and not is_undated

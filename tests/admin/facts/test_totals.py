@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.admin.facts.totals import rates_between
+from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from tests.admin.test_control_mesh import ask, ask_at_length, fill
 from tests.client.rig import running
@@ -344,6 +345,20 @@ async def test_the_oldest_message_waits_or_is_in_flight(autojump_clock: MockCloc
             assert found == {"/queue/q": pytest.approx(age, abs=1), "/queue/late": pytest.approx(5, abs=1)}
         assert list(await ages_of(client)) == ["/queue/late"]
         assert "oldest_age_us" not in (await rows_of(client, "queue"))["/queue/late"]
+
+
+async def test_the_oldest_message_may_be_with_a_consumer_that_gets_nothing_more(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        client, worker = await rig.connect(), await rig.connect()
+        await fill(client, "/queue/q")
+        await worker.send(subscribe("/queue/q", ack="client-individual"))
+        await worker.next("MESSAGE")
+        queues = rig.alive.broker.queues
+        [subscription] = queues.by_name["/queue/q"].subscriptions
+        queues.cease(subscription, Outcome(subscription.session, rig.alive.environment.now_us()))
+        await trio.sleep(10)
+
+        assert await ages_of(client) == {"/queue/q": pytest.approx(10, abs=1)}
 
 
 async def test_the_oldest_message_of_a_backlog_that_is_only_in_the_queue_store_is_found(

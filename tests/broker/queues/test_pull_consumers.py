@@ -8,8 +8,11 @@ import pytest
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message
+from qmq.model.dots import Origin
 
-from ..rig import AT_ONCE, JOBS, SECOND_US, Client, Node, check_accounts, check_empty, envelope
+from ..rig import AT_ONCE, JOBS, SECOND_US, Client, Node, check_accounts, check_empty, envelope, message_of
+
+B = Origin("b", 1)
 
 
 def pull(client: Client, *, id: str = "s", ack_timeout_us: int = 0, selector: str = "") -> Subscription:
@@ -156,6 +159,67 @@ def test_a_consumer_that_has_ceased_is_granted_nothing() -> None:
     client.leave()
     assert node.ready() == [b"2"]
     check_accounts(node)
+
+
+def ceased_with(node: Node, *bodies: bytes, headers: bytes = b"") -> Client:
+    """A client whose consumer gets nothing more, and has these messages in flight."""
+    client = node.client()
+    subscription = pull(client)
+    for body in bodies:
+        node.send(body, headers=headers)
+    grant(node, subscription, len(bodies))
+    node.decide(lambda out: node.queues.cease(subscription, out))
+    return client
+
+
+def test_what_one_that_has_ceased_holds_leaves_with_the_other_messages_of_its_node() -> None:
+    node = Node()
+    client = ceased_with(node, b"1")
+
+    node.queues.handoff.cede("a", "b")
+
+    assert (client.bodies, node.depth()) == ([b"1"], 0)
+
+
+def test_a_queue_is_kept_for_one_that_has_ceased() -> None:
+    node = Node()
+    node.decide(lambda out: node.borrowing.owner_connected("b"))
+    client = node.client()
+    subscription = pull(client)
+    grant(node, subscription)
+    node.borrow(message_of(B, 1, b"of b", owner="b"))
+    node.decide(lambda out: node.queues.cease(subscription, out))
+    node.queues.forget_if_idle(node.queues.by_name[JOBS])
+
+    client.ack(client.inbox[0])
+
+    assert node.queues.by_name[JOBS].free == 0
+    check_accounts(node)
+    client.leave()
+    assert not node.queues.by_name
+
+
+def test_a_selective_queue_knows_what_one_that_has_ceased_holds() -> None:
+    node = Node()
+    client = ceased_with(node, b"1")
+
+    node.client().subscribe(selector="colour = 'red'")
+
+    check_accounts(node)
+    client.ack(client.inbox[0])
+    check_accounts(node)
+
+
+def test_what_one_that_has_ceased_holds_is_found_by_its_queue() -> None:
+    node = Node()
+    client = ceased_with(node, b"1", b"2")
+    client.ack(client.inbox[0])
+
+    assert [one.message.body for one in node.queues.in_flight_of(JOBS)] == [b"2"]
+
+    client.leave()
+    assert list(node.queues.in_flight_of(JOBS)) == []
+    assert list(node.queues.in_flight_of("/queue/unknown")) == []
 
 
 def test_a_message_may_be_given_to_one_of_them_before_all_others() -> None:

@@ -279,6 +279,19 @@ async def test_a_message_is_got_and_an_empty_queue_says_so(autojump_clock: MockC
         assert (await client.call(1, commands.Basic.Get(0, "jobs"), Message)).method.redelivered
 
 
+async def test_what_another_client_got_and_has_not_acked_does_not_wait(autojump_clock: MockClock) -> None:
+    async with amqp_node() as rig:
+        client, other = await connect(rig), await connect(rig)
+        await client.declare()
+        await client.publish("jobs", b"1", b"2")
+
+        await client.call(1, commands.Basic.Get(0, "jobs"), Message)
+
+        assert (await other.declare(passive=True)).message_count == 1
+        got = await other.call(1, commands.Basic.Get(0, "jobs"), Message)
+        assert (got.body, got.method.message_count) == (b"2", 0)
+
+
 async def test_a_get_without_ack_takes_one_message(autojump_clock: MockClock) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)

@@ -4,9 +4,10 @@ The registry also knows whether they may dispatch. Surprising: a node that has j
 nothing (`held`), except in isolated mode.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.consumers.subscription import Delivery
 from qmq.broker.messages.dedup import Dedup
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.rules import QueueRules
@@ -70,6 +71,11 @@ class QueueRegistry:
             if self.stored_names.count:
                 self.stored_names.discard(name)
         return queue
+
+    def in_flight_of(self, name: str) -> Iterator[Delivery]:
+        """As `Queue.in_flight`, of the queue called `name`."""
+        queue = self.by_name.get(name)
+        return iter(()) if queue is None else queue.in_flight()
 
     def forget_if_idle(self, queue: Queue) -> None:
         """Nothing about an unused queue is kept in memory."""

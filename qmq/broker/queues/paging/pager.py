@@ -345,7 +345,7 @@ class Pager:
         known = self.owned_in_memory()
         if queue.held < len(known):
             known = queue.waiting()
-            known += [d.message for s in queue.subscriptions for d in s.in_flight.values() if d.message.owner is None]
+            known += [one.message for one in queue.in_flight() if one.message.owner is None]
             for lent in self._owned.lent.values():
                 known += [message for message in lent.values() if message.envelope.destination == queue.name]
         covered, name = self._owned.covered, queue.name

@@ -91,8 +91,8 @@ class SelectiveDispatcher:
         queue = self.queue
         for subscription in queue.subscriptions:
             self.consumers.count(subscription.lent_as)
-            for delivery in subscription.in_flight.values():
-                self.outstanding.given(delivery)
+        for delivery in queue.in_flight():
+            self.outstanding.given(delivery)
         for borrower in (queue.borrowers or {}).values():
             self.consumers.count(borrower.lent_as)
         for peer, lent in queue.shared.owned.lent.items():

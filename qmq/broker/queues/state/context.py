@@ -35,6 +35,8 @@ class QueueContext:
         """Names of queues in which another consumer may be next; checked when the present decision is finished."""
         self.waiting_elsewhere: dict[str, set[str]] = {}
         """Queue → owners that have said that messages wait there for plain consumers of this node."""
+        self.ceased: dict[str, dict[Subscription, None]] = {}
+        """Queue → consumers that get nothing more, have not ended, and had something in flight when they ceased."""
         self.turns: dict[Subscription, None] = {}
         """Those for which a place of their connection prefetch is kept, or was until just now."""
         self.withdrawn: dict[tuple[str, str, str], None] = {}
@@ -50,6 +52,14 @@ class QueueContext:
         out.peer_returns.setdefault(lender, []).append(returned)
         if is_ordered(message) and returned.why in (Back.UNSEEN, Back.RELEASED, Back.LEFT):
             self.withdrawn[lender, message.envelope.destination, message.lent_as] = None
+
+    def end_ceased(self, subscription: Subscription) -> None:
+        """It ends, or is a consumer again."""
+        ceased = self.ceased.get(subscription.destination)
+        if ceased is not None:
+            ceased.pop(subscription, None)
+            if not ceased:
+                del self.ceased[subscription.destination]
 
     def is_withdrawn(self, message: Message) -> bool:
         """Whether its offer is about to be withdrawn."""

@@ -8,6 +8,8 @@ memory. Messages that remain are only in the queue store, and they are not count
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
+from itertools import chain
 
 from qmq.broker.consumers.borrower import Borrower
 from qmq.broker.consumers.outcome import Outcome
@@ -154,7 +156,16 @@ class QueueState(ListedQueue):
     @property
     def idle(self) -> bool:
         """Nothing is kept here, and no consumer waits for anything: the queue object may be forgotten."""
-        return not self.held and not self.is_wanted and not self.is_loading
+        return not self.held and not self.is_wanted and not self.is_loading and self.name not in self.shared.ceased
+
+    @property
+    def holders(self) -> list[Subscription]:
+        """Consumers of this node, with those that get nothing more and may still settle what they have."""
+        return [*self.subscriptions, *self.shared.ceased.get(self.name, ())]
+
+    def in_flight(self) -> Iterator[Delivery]:
+        """What the holders have, borrowed messages and such as were settled meanwhile (by a purge) among it."""
+        return chain.from_iterable([one.in_flight.values() for one in self.holders])
 
     def level(self, priority: int) -> PriorityLevel:
         """The level with this number, made on first use."""
