@@ -291,7 +291,7 @@ $(VENV)/.manifests: $(VENV)/.installed .ci/pins/manifests.txt
 
 .PHONY: deploy-test
 deploy-test: $(VENV)/.manifests ## Files that `qmq init` writes, with the schemas of compose and Kubernetes, systemd-analyze, HAProxy and Prometheus
-	@$(PYTEST) tests/deploy
+	@$(PYTEST) tests/deploy tests/cluster/pages/test_operators_hour.py
 
 .PHONY: pins
 pins: ## Raise the versions in .ci/pins to the newest that pyproject.toml allows, with their hashes

@@ -5,12 +5,17 @@ import tarfile
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..config import load
+from ..errors import StorageError
 from .options import FOLDER, GivenPath, json_option, node_options, overrides
 from .output import Failed, byte_size, print_json
+
+if TYPE_CHECKING:
+    from ..storage.backup import BackupManifest
 
 
 class BackupGroup(click.Group):
@@ -95,11 +100,11 @@ def verify(place: Path, as_json: bool) -> None:
 
 
 @click.command
-@click.argument("place", metavar="DIR", type=FOLDER)
+@click.argument("given", metavar="DIR|-", type=GivenPath(file_okay=False, allow_dash=True))
 @node_options
 @json_option
 def restore(
-    place: Path,
+    given: str,
     config_file: Path | None,
     peers_file: Path | None,
     node_name: str | None,
@@ -109,27 +114,53 @@ def restore(
     """Restore a backup to the data directory of a node, which must be missing or empty.
 
     DIR is one backup, or a place with several: then the last one of the node is taken, which --node or --config names.
-    The node keeps its name; its addresses, and those of its peers, are those of its files.
+    With -, a tar archive of it is read, such as `qmq backup -` writes. The node keeps its name; its addresses, and
+    those of its peers, are those of its files.
     """
-    from ..storage.backup import backups
-    from ..storage.backup import restore as restore_backup
-
     target, name = _data(config_file, peers_file, node_name, data)
     try:
-        found = backups(place)
-        if name is not None and place not in found:
-            found = [one for one in found if one.parent.name == name]
-        if len({one.parent for one in found}) > 1:
-            raise Failed(f"{place} has backups of several nodes: give --node")
-        if not found:
-            raise Failed(f"{place} has no backup" + (f" of the node {name}" if name is not None else ""))
-        manifest = restore_backup(found[-1], target, name)
+        if given != "-":
+            taken, manifest = _restored(Path(given), target, name)
+        else:
+            target.absolute().parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".qmq-restore-", dir=target.absolute().parent) as folder:
+                with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+                    # The oldest versions of Python 3.11 have no filters.
+                    archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+                    archive.extractall(folder)
+                try:
+                    taken, manifest = _restored(Path(folder), target, name)
+                except (Failed, StorageError) as error:
+                    text = (
+                        (error.message if isinstance(error, Failed) else str(error))
+                        .replace(f"{folder}/", "")
+                        .replace(folder, "standard input")
+                    )
+                    raise Failed(text) from error
+                taken = taken.relative_to(folder)
+    except tarfile.TarError as error:
+        raise Failed(f"standard input is no tar archive, or is cut: {error}") from error
     except OSError as error:
         raise Failed(str(error)) from error
     if as_json:
-        print_json({"backup": str(found[-1]), "node": manifest.node, "time": manifest.time, "data": str(target)})
+        print_json({"backup": str(taken), "node": manifest.node, "time": manifest.time, "data": str(target)})
     else:
         click.echo(f"{target}: the node {manifest.node} as of {manifest.time}")
+
+
+def _restored(place: Path, target: Path, name: str | None) -> "tuple[Path, BackupManifest]":
+    """Restore the last backup of the node at `place`. Raises Failed, StorageError, OSError."""
+    from ..storage.backup import backups
+    from ..storage.backup import restore as restore_backup
+
+    found = backups(place)
+    if name is not None and place not in found:
+        found = [one for one in found if one.parent.name == name]
+    if len({one.parent for one in found}) > 1:
+        raise Failed(f"{place} has backups of several nodes: give --node")
+    if not found:
+        raise Failed(f"{place} has no backup" + (f" of the node {name}" if name is not None else ""))
+    return found[-1], restore_backup(found[-1], target, name)
 
 
 def _data(

@@ -20,6 +20,8 @@ PORTS: Final[Mapping[str, int]] = {"client": 61613, "http": 61680, "amqp": 61672
 """Key of the peers file → port. All listeners of clients have a login, so beanstalkd is none of them."""
 LISTENERS: Final[Mapping[str, str]] = {"stomp": "client", "http": "http", "amqp": "amqp"}
 """Section of the node file → key of the peers file."""
+ALERTS: Final = "alerts.yaml"
+"""Rules for any mesh. In a checkout, `cluster` shows them."""
 EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104
 
 
@@ -116,6 +118,10 @@ class NewMesh:
         text = "\n".join(sources)
         return _filled("kubernetes.yaml", mesh=self.name, names=" ".join(names), count=len(names), sources=text)
 
+    def prometheus(self) -> str:
+        """A file of Prometheus that scrapes all nodes; `ALERTS`, which it names, lies beside it."""
+        return _filled("prometheus.yml", mesh=self.name, targets=scraped(node.address("http") for node in self.nodes))
+
     def readme(self) -> str:
         """What to do with the folder."""
         template = "README.md" if self.with_tls else "README-loopback.md"
@@ -131,6 +137,11 @@ class NewMesh:
 def listed(names: Iterable[str]) -> str:
     """As the README names the folders of the nodes."""
     return f"folders {', '.join(names)}"
+
+
+def scraped(addresses: Iterable[Address | None]) -> str:
+    """As the file of Prometheus names the nodes."""
+    return ", ".join(f'"{address}"' for address in addresses)
 
 
 def compose_nodes(names: Sequence[str] = ("a", "b", "c")) -> list[NewNode]:

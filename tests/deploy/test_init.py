@@ -44,7 +44,7 @@ def test_each_folder_has_all_that_a_node_needs_and_is_checked(run: Run, folder: 
 
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[:3] == [f"{folder}/{name}/node.toml: ok" for name in "abc"]
-    assert names_in(folder) == {"a", "b", "c", "authority", "README.md"}
+    assert names_in(folder) == {"a", "b", "c", "authority", "README.md", "prometheus.yml", "alerts.yaml"}
     for name in "abc":
         assert names_in(folder / name) == OF_NODE | {"qmq.service"}
         file = folder / name / "node.toml"
@@ -330,6 +330,9 @@ def test_a_node_is_added_to_the_files_of_a_mesh(run: Run, folder: Path, with_tls
     assert done.exit_code == 0, done.output
     assert names_in(folder / "d") == names_in(folder / "a")
     assert "of the folders a, b, d" in (folder / "README.md").read_text("utf-8")
+    if with_tls:
+        targets = 'targets: ["127.0.0.2:61680", "127.0.0.3:61680", "127.0.0.5:767"]'
+        assert targets in (folder / "prometheus.yml").read_text("utf-8")
     assert (folder / "a" / "node.toml").read_bytes() == own_of_a
     for name in "abd":
         settings, peers = load(folder / name / "node.toml", None)

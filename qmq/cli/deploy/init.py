@@ -14,7 +14,17 @@ from pathlib import Path
 
 import click
 
-from qmq.deploy.node_files import LISTENERS, NewMesh, NewNode, compose_nodes, kubernetes_nodes, listed
+from qmq.deploy.node_files import (
+    ALERTS,
+    LISTENERS,
+    TEMPLATES,
+    NewMesh,
+    NewNode,
+    compose_nodes,
+    kubernetes_nodes,
+    listed,
+    scraped,
+)
 from qmq.deploy.writing import AUTHORITY, read, replace, write_new
 
 from ...config import load_peers
@@ -27,6 +37,7 @@ from ..output import Failed, printable
 from ..passwords import hash_of, password_on_stdin
 from .cert import AUTHORITY_DAYS, DAYS, mesh_folder
 
+PROMETHEUS = "prometheus.yml"
 CONTAINERS = 3
 CONTAINER_USER = 10001
 """That of the image (`cluster/deploy/Dockerfile`)."""
@@ -120,6 +131,9 @@ def init(
             _write(building / "kubernetes.yaml", new.kubernetes())
         else:
             _write(building / "README.md", new.readme())
+            if with_tls:
+                _write(building / PROMETHEUS, new.prometheus())
+                _write(building / ALERTS, read(TEMPLATES / ALERTS).decode())
     for note in dict.fromkeys(notes):
         click.echo(printable(f"note: {note.replace(str(building), str(folder))}"))
     for node in nodes:
@@ -165,6 +179,10 @@ def add_node(folder: Path, new: NewNode) -> list[Path]:
     if (readme := folder / "README.md").exists():
         old = [node.name for node in peers.nodes]
         replace(readme, read(readme).replace(listed(old).encode(), listed([*old, new.name]).encode(), 1))
+    if (prometheus := folder / PROMETHEUS).exists():
+        targets = scraped(node.served.get("http") for node in peers.nodes)
+        more = scraped([new.address("http")])
+        replace(prometheus, read(prometheus).replace(f"{targets}]".encode(), f"{targets}, {more}]".encode(), 1))
     for file in files:
         replace(file, text.encode())
     return files

@@ -68,6 +68,31 @@ def test_a_backup_goes_to_standard_output_as_a_tar_archive(run: Run, data: Path,
     assert run("backup", "verify", str(tmp_path / "unpacked")).exit_code == 0
 
 
+def test_a_node_is_restored_from_a_tar_archive_of_backups(run: Run, data: Path, tmp_path: Path) -> None:
+    backups = tmp_path / "backups"
+    for _ in range(2):  # Files of the second one are hard links to the first.
+        back_up(data, backups, datetime.now(UTC))
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as written:
+        written.add(backups / "a", "a")
+    new, cut, other = (str(tmp_path / name) for name in ("new", "cut", "other"))
+
+    restored = run("restore", "-", "--data", new, "--json", input=archive.getvalue())
+    at = archive.getvalue().index(b"SQLite format 3") + 100
+    short = run("restore", "-", "--data", cut, input=archive.getvalue()[:at])
+    none = run("restore", "-", "--data", other, input=b"")
+
+    last = sorted((backups / "a").glob("2*"))[-1]
+    assert restored.exit_code == 0, restored.output
+    assert json.loads(restored.output)["backup"] == f"a/{last.name}"
+    assert run("log", "verify", new).exit_code == 0
+    assert short.exit_code == none.exit_code == 1
+    assert "standard input is no tar archive, or is cut" in short.output, short.output
+    assert "standard input" in none.output, none.output
+    assert not Path(cut).exists() and not Path(other).exists()
+    assert [one for one in tmp_path.iterdir() if one.name.startswith(".qmq")] == []
+
+
 def test_the_node_of_a_restore_must_be_clear(run: Run, data: Path, tmp_path: Path) -> None:
     make_data(tmp_path / "b", "b")
     backups, new = tmp_path / "backups", str(tmp_path / "new")
