@@ -49,6 +49,8 @@ class BulkJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: Text
     target: Text = ""
     selector: Text = ""
+    ids: list[Text] = []
+    """Only these messages; empty: all."""
     count: Count = 0
     is_dry_run: bool = False
     is_forced: bool = False
@@ -97,6 +99,7 @@ class _Run:
         self._job = job
         self._coverage = coverage
         self._selector = compile_selector(job.selector) if job.selector else None
+        self._ids = frozenset(job.ids)
         self._before = dict(engine.path.received_vector())
         self._memory_before = engine.broker.memory_sequence
         self._uncheckpointed = 0
@@ -179,6 +182,8 @@ class _Run:
     def _is_covered(self, message: Message) -> bool:
         """Whether the job is about the message, and the node had it when the job began."""
         if self._coverage is not None and not self._coverage.covers(message):
+            return False
+        if self._ids and message.message_id not in self._ids:
             return False
         if message.sequence < 0:
             return -message.sequence <= self._memory_before

@@ -7,6 +7,7 @@ import msgspec
 
 from qmq.admin.bulk_jobs import CLIENT_LEFT, NOT_SERVING, BulkJob, all_until
 from qmq.admin.deletion import DestinationDeletion
+from qmq.admin.inspection.message_search import is_message_id
 from qmq.admin.mesh_jobs import MeshJobs
 from qmq.admin.mesh_messages import MessageVerbs
 from qmq.admin.routing_requests import RoutingRequests
@@ -51,6 +52,10 @@ class BulkVerbs:
         selector = asked.options.selector.strip()
         if selector:
             compile_selector(selector)
+        ids = _message_ids(asked.options.ids)
+        if not ids and "ids" in asked.headers:
+            raise Refused("bad-ids", "The header ids names no message; leave it out for all messages.")
+        count = asked.options.count
         jobs = self._jobs
         job = BulkJob(
             verb=asked.verb,
@@ -58,7 +63,9 @@ class BulkVerbs:
             id=jobs.new_id(),
             target=target,
             selector=selector,
-            count=asked.options.count,
+            ids=ids,
+            # Each is found once, so a job ends with the last of them and need not look at the rest of the queue.
+            count=min(count or len(ids), len(ids)) if ids else count,
             is_dry_run=asked.is_dry_run,
         )
 
@@ -144,3 +151,12 @@ def _check_queue(destination: str, what: str) -> None:
     is_queue = destination.startswith("/queue/") and kind_of(destination) is DestinationKind.QUEUE
     if not is_queue or is_pattern(destination):
         raise Refused("bad-destination", f"{what} names one queue, /queue/NAME.")
+
+
+def _message_ids(text: str) -> list[str]:
+    """Those that a request names, each once. Raises Refused."""
+    ids = list(dict.fromkeys(one.strip() for one in text.split(",") if one.strip()))
+    for one in ids:
+        if not is_message_id(one):
+            raise Refused("bad-ids", f"{one!r} is no message-id; the header ids has message-ids with commas.")
+    return ids

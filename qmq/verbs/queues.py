@@ -9,12 +9,20 @@ from qmq.verbs.verb import Changing, Defining, Effect, Quorum, Scope, option
 
 COUNT_MAX: Final = 10**12
 
+IDS_CHARS_MAX: Final = 8_000
+"""Some 200 message-ids; a request over HTTP has them in its first line."""
+
 Selector = Annotated[
     str, option("Only messages that match, as in SUBSCRIBE (JMS).", metavar="TEXT", audited="selector")
 ]
 Count = Annotated[
     int,
     option("At most so many messages, the first ones.", metavar="N", of=" of messages", ge=1, le=COUNT_MAX),
+]
+
+Ids = Annotated[
+    str,
+    option("Only these messages, by message-id, with commas.", metavar="IDS", audited="ids", max_length=IDS_CHARS_MAX),
 ]
 
 
@@ -24,6 +32,7 @@ class BulkVerb(Changing):
     is_job = True
 
     selector: Selector = ""
+    ids: Ids = ""
     count: Count = 0
     scope: Scope = "node"
 

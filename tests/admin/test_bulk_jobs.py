@@ -52,6 +52,12 @@ async def contents(client: Client, queue: str = Q) -> list[str]:
     return found
 
 
+async def message_ids(client: Client, queue: str = Q) -> list[str]:
+    """Of the messages of a queue, in the order of `contents`."""
+    await client.send(send(f"/control/peek{queue}", "", reply_to="/temp-queue/ids"))
+    return [row["message_id"] for row in json.loads((await client.next("MESSAGE")).body)["rows"]]
+
+
 async def until_alike(mesh: MeshRig) -> None:
     nodes = mesh.nodes.values()
     await eventually(
@@ -109,6 +115,35 @@ async def test_a_selector_and_a_count_purge_the_first_that_match(autojump_clock:
 
         assert answer["messages"] == "2"
         assert await contents(client) == ["3", "4"]
+
+
+async def test_a_job_about_named_messages_leaves_all_others(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, "1", "2", "3", "4")
+        ids = await message_ids(client)
+
+        assert (await ask(client, "purge/queue/q", ids=f"{ids[1]},{ids[3]}", dry_run="true"))["messages"] == "2"
+        moved = await ask(client, "move/queue/q", to=OTHER, ids=f"{ids[3]}, {ids[3]}")
+        purged = await ask(client, "purge/queue/q", ids=f"{ids[1]},{ids[0]}", count="1")
+
+        assert (moved["messages"], purged["messages"]) == ("1", "1")
+        assert await contents(client, OTHER) == ["4"]
+        assert await contents(client) == ["2", "3"]
+
+
+async def test_named_messages_are_found_behind_those_that_only_memory_has(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        await fill(client, "stays", "memory", persistent="false")
+        await fill(client, "disk")
+        ids = await message_ids(client)
+
+        assert (await ask(client, "purge/queue/q", ids=f"{ids[1]},{ids[2]}"))["messages"] == "2"
+
+        assert await contents(client) == ["stays"]
 
 
 async def test_messages_with_a_consumer_stay_with_it(autojump_clock: MockClock) -> None:
@@ -269,6 +304,10 @@ async def test_dead_letters_are_redriven_to_where_they_came_from(autojump_clock:
         ("purge/queue/q", {"count": "0"}, "bad-count"),
         ("purge/queue/q", {"count": "many"}, "bad-count"),
         ("purge/queue/q", {"selector": "colour ="}, "bad-selector"),
+        ("purge/queue/q", {"ids": ","}, "bad-ids"),
+        ("purge/queue/q", {"ids": ""}, "bad-ids"),
+        ("purge/queue/q", {"ids": "a-0123456789abcdef-1,second"}, "bad-ids"),
+        ("purge/queue/q", {"ids": "x" * 8001}, "bad-ids"),
         ("purge/queue/q", {"scope": "galaxy"}, "bad-scope"),
         ("move/queue/q", {}, "bad-destination"),
         ("move/queue/q", {"to": "/topic/t"}, "bad-destination"),

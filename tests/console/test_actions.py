@@ -85,6 +85,48 @@ def test_dead_letters_are_redriven(page: Any, mesh: Cluster, node: Console) -> N
     eventually(lambda: (node.depth("dead"), node.depth("failing")) == (0, 1), "the dead letter was not redriven")
 
 
+def test_dead_letters_show_why_and_from_where_and_single_ones_are_moved_redriven_and_deleted(
+    page: Any, node: Console
+) -> None:
+    node.post("/v1/control/definitions/put/policy/queue/spoilt", {"dead_letter": "/queue/spoilt-dead"})
+    node.send("spoilt", *[{"body": f"bad {number}"} for number in range(4)])
+    for _ in range(4):
+        got = node.post("/v1/queues/spoilt/receive", {"max": 1, "wait_seconds": 20})["messages"]
+        node.post("/v1/acks", {"acks": [{"ack_token": got[0]["ack_token"], "action": "nack", "requeue": False}]})
+    node.send("spoilt-dead", {"body": "sent here"})
+    eventually(lambda: node.depth("spoilt-dead") == 5, "there are not four dead letters")
+    open_queue(page, node, "spoilt-dead")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(5)
+    expect(page.get_by_role("row", name=re.compile("rejected spoilt .*bad 0"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("sent here"))).not_to_contain_text("rejected")
+    picture(page, "console-dead-letters")
+
+    def choose(*bodies: str) -> Any:
+        for body in bodies:
+            page.get_by_role("row", name=re.compile(body)).get_by_role("checkbox").check()
+        return page.get_by_role("group", name="With the chosen messages")
+
+    choose("bad 1", "bad 3").get_by_role("button", name="Redrive chosen").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator("code")).to_have_text(re.compile(r"qmq redrive /queue/spoilt-dead --ids \S+,\S+"))
+    dialog.get_by_role("button", name="Redrive 2 messages").click()
+    eventually(lambda: (node.depth("spoilt-dead"), node.depth("spoilt")) == (3, 2), "not two were redriven")
+
+    expect(rows).to_have_count(3)
+    choose("bad 2").get_by_role("button", name="Move chosen").click()
+    dialog.get_by_label("To", exact=True).fill("/queue/spoilt-aside")
+    dialog.get_by_role("button", name="Move 1 message").click()
+    eventually(lambda: node.depth("spoilt-aside") == 1, "it was not moved")
+
+    expect(rows).to_have_count(2)
+    choose("bad 0").get_by_role("button", name="Delete chosen").click()
+    dialog.get_by_role("button", name="Purge 1 message").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("sent here")
+    expect(page.get_by_role("group", name="With the chosen messages")).to_be_hidden()
+
+
 def test_queue_is_paused_and_resumed(page: Any, node: Console) -> None:
     node.send("paused", {"body": "x"})
     open_queue(page, node, "paused")

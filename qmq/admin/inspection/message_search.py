@@ -43,6 +43,15 @@ def parse_message_id(text: str) -> Dot:
     return Dot(Origin(node, int(incarnation, 16)), int(sequence))
 
 
+def is_message_id(text: str) -> bool:
+    """Whether a message can have this id, also a memory-only one."""
+    origin, _, sequence = text.rpartition("-")
+    try:
+        return parse_message_id(f"{origin}-{sequence.removeprefix('m')}").sequence > 0
+    except ValueError:
+        return False
+
+
 def search_journal(store: Store, dot: Dot) -> JournalTrace:
     """The record of the message `dot`, and the events that later records say of it, in the order of the journal."""
     found = JournalTrace()

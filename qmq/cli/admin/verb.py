@@ -134,12 +134,12 @@ def _parameter(name: str, option: Option, default: Any) -> Callable[[Any], Any]:
         about["type"] = click.IntRange(least, most if most < SHOWN_MAX else None)
     elif option.values:
         about["type"] = click.Choice(option.values)
-    elif option.audited == "selector":
-        about["callback"] = read_selector
+    elif option.audited in ("selector", "ids"):
+        about["callback"] = read_chosen
     return click.option(*words, **about)
 
 
-def read_selector(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def read_chosen(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A variable of the shell that is not set must not mean all messages."""
     if value is not None and not value.strip():
         raise click.BadParameter("is empty; leave it out for all messages")

@@ -54,7 +54,7 @@ function drawBar() {
   if (!feed.isLive && me.may.observe) state.push(pill(mesh ? "connection to the node lost" : "connecting", mesh ? "bad" : ""));
   replace(bar,
     h("a", { class: "name", href: "#/mesh", "data-key": "home" }, h("img", { src: "/console/icon.svg", alt: "" }), "QMQ"),
-    h("span", { class: "dim" }, me.node && `node ${me.node}`), h("span", { class: "row" }, state),
+    h("span", { class: "dim wide-only" }, me.node && `node ${me.node}`), h("span", { class: "row" }, state),
     h("span", { class: "space" }),
     me.may.observe && h("button", { type: "button", class: "small", "data-key": "search", title: "Search everything: press /", onclick: search }, "Search"),
     h("button", { type: "button", class: "small", "data-key": "scheme", onclick: () => {

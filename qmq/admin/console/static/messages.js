@@ -67,23 +67,67 @@ export function openMessage(row, more = []) {
   }, true);
 }
 
-function messageTable(caption) {
-  const list = table(caption, [{ title: "Message" }, { title: "State" }, { title: "Failed", number: true }, { title: "Accepted" }, { title: "By" }, { title: "Size", number: true }, { title: "Beginning of the body" }]);
+const REASON = "dead-letter-reason";
+const SOURCE = "dead-letter-from";
+const isDead = (row) => row.headers?.[REASON] !== undefined;
+
+// Of a dead letter, why and where it became one: the two headers by which a redrive knows it.
+function deadCells(row) {
+  const source = row.headers?.[SOURCE] ?? "";
+  return [h("td", null, isDead(row) && pill(row.headers[REASON], "bad")),
+    h("td", { class: "name" }, source.startsWith("/queue/") ? h("a", { href: `#/queue/${encodeURIComponent(source.slice(7))}`, "data-key": `from-${row.message_id}` }, h("bdi", null, source.slice(7))) : h("bdi", null, source))];
+}
+
+// A list of messages. Dead letters have columns of their own, if there are some; with `chosen`, a set of message-ids, a
+// row can be chosen.
+function messageTable(caption, chosen, onChoice) {
+  const box = h("div");
+  const all = h("input", { type: "checkbox", "aria-label": "Choose all on this page", "data-key": "choose-all", onchange: () => {
+    for (const one of shown) if (all.checked) chosen.add(one.message_id); else chosen.delete(one.message_id);
+    for (const one of box.querySelectorAll("tbody input")) one.checked = all.checked;
+    onChoice();
+  } });
+  let shown = [];
+  const tick = (row) => h("td", null, h("input", { type: "checkbox", checked: chosen.has(row.message_id), "aria-label": `Choose ${row.message_id}`, "data-key": `choose-${row.message_id}`, onchange: (event) => {
+    if (event.target.checked) chosen.add(row.message_id); else chosen.delete(row.message_id);
+    mark();
+    onChoice();
+  } }));
+  const mark = () => { all.checked = Boolean(chosen) && shown.length > 0 && shown.every((one) => chosen.has(one.message_id)); };
+  let list;
+  let hasDead;
+  function draw(rows) {
+    if (list && hasDead === rows.some(isDead)) return;
+    hasDead = rows.some(isDead);
+    list = table(caption, [chosen && { title: all }, { title: "Message" }, { title: "State" }, hasDead && { title: "Reason" }, hasDead && { title: "From" }, { title: "Failed", number: true }, { title: "Accepted" }, { title: "By" }, { title: "Size", number: true }, { title: "Beginning of the body" }].filter(Boolean));
+    replace(box, list.element);
+  }
+  draw([]);
   return {
-    element: list.element,
+    element: box,
     rows(rows, empty) {
-      list.rows(rows.map((row) => h("tr", null,
+      shown = rows;
+      draw(rows);
+      list.rows(rows.map((row) => h("tr", null, chosen && tick(row),
         h("td", { class: "mono" }, h("button", { type: "button", class: "id", "data-key": row.message_id, onclick: () => openMessage(row) }, row.message_id)),
-        h("td", null, pill(row.state, STATES[row.state])), h("td", { class: "n" }, row.failed_deliveries ? h("b", null, number(row.failed_deliveries)) : ""),
+        h("td", null, pill(row.state, STATES[row.state])), hasDead && deadCells(row), h("td", { class: "n" }, row.failed_deliveries ? h("b", null, number(row.failed_deliveries)) : ""),
         h("td", null, ago(row.at_us)), h("td", null, row.node), h("td", { class: "n" }, bytes(row.body_bytes)),
         h("td", { class: "mono wrap" }, h("bdi", null, textOf(row).slice(0, 120))))), empty);
+      mark();
     },
   };
 }
 
-// The messages of a destination, page by page: the node leaves out those before, and nothing is taken.
-export function messagePages(destination) {
-  const list = messageTable("Messages");
+// The messages of a destination, page by page: the node leaves out those before, and nothing is taken. `act(ids)` returns
+// the buttons for those that are chosen; without it none can be. `empty`: a command that would send one.
+export function messagePages(destination, act, empty) {
+  const chosen = act && new Set();
+  const choice = h("div", { class: "row chosen", role: "group", "aria-label": "With the chosen messages", hidden: true });
+  const onChoice = () => {
+    choice.hidden = !chosen.size;
+    replace(choice, h("b", null, `${number(chosen.size)} chosen`), act([...chosen]), h("button", { type: "button", class: "small", "data-key": "choose-none", onclick: () => { chosen.clear(); read(); } }, "None"));
+  };
+  const list = messageTable("Messages", chosen, onChoice);
   const count = h("select", { "aria-label": "Messages on a page", onchange: () => read() }, [20, 100, 1000].map((one) => h("option", { value: one }, `${one} on a page`)));
   const from = h("input", { type: "number", min: "1", value: "1", class: "short", onchange: () => read() });
   const go = (title, by) => h("button", { type: "button", "data-key": title, onclick: () => { from.value = Math.max(1, first() + by()); read(); } }, title);
@@ -100,7 +144,11 @@ export function messagePages(destination) {
       const found = await show(`peek${pathOf(destination)}`, { count: count.value, offset: at - 1 });
       if (mine !== asked) return; // A later page was asked for meanwhile.
       shown = found.rows.length;
-      list.rows(found.rows, at > 1 ? "No messages so far behind." : "No messages.");
+      if (chosen) {
+        for (const id of chosen) if (!found.rows.some((row) => row.message_id === id)) chosen.delete(id); // On another page, or gone.
+        onChoice();
+      }
+      list.rows(found.rows, at > 1 ? "No messages so far behind." : ["No messages. ", empty && h("code", null, empty)]);
       replace(about, shown ? `${number(at)} to ${number(at + shown - 1)}${found.more ? ", more follow" : ""}. ` : "", "Reading takes nothing.");
       earlier.disabled = at === 1;
       later.disabled = !found.more;
@@ -109,7 +157,7 @@ export function messagePages(destination) {
     }
   }
   return {
-    element: h("div", null, h("div", { class: "row top" }, earlier, later, h("label", { class: "row" }, "From message", from), count, h("button", { type: "button", onclick: () => read() }, "Read again"), about), h("div", { class: "panel flush" }, list.element)),
+    element: h("div", null, h("div", { class: "row top" }, earlier, later, h("label", { class: "row" }, "From message", from), count, h("button", { type: "button", onclick: () => read() }, "Read again"), about), choice, h("div", { class: "panel flush" }, list.element)),
     read,
   };
 }

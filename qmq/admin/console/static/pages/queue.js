@@ -10,35 +10,38 @@ import { flags } from "./queues.js";
 const countInput = () => h("input", { type: "number", min: "1", placeholder: "all" });
 const selectorInput = () => h("input", { placeholder: "all messages, or for example  version = '7'", spellcheck: "false" });
 
-function bulk(verb, destination, what, onDone) {
+const IDS_CHARS = 8000; // Of one request.
+
+// Of all messages of the queue, of some that are counted or selected, or of those with these `ids`.
+function bulk(verb, destination, what, onDone, ids = []) {
   const count = countInput();
   const selector = selectorInput();
   const target = h("input", { value: "/queue/", spellcheck: "false", required: true });
   const isMove = verb === "move";
-  const options = () => ({ scope: "mesh", count: count.value, selector: selector.value, to: isMove ? target.value : undefined });
+  const options = () => ({ scope: "mesh", ids: ids.join(","), count: count.value, selector: selector.value, to: isMove ? target.value : undefined });
   act({
     ...what, name: destination, danger: verb === "purge",
-    fields: [isMove && field("To", target), field("How many, the first ones", count), field("Only messages that match (selector)", selector)],
+    fields: [isMove && field("To", target), ids.length ? h("p", { class: "dim" }, `Of the ${number(ids.length)} chosen, those that wait.`) : [field("How many, the first ones", count), field("Only messages that match (selector)", selector)]],
     isReady: () => !isMove || target.value.length > "/queue/".length,
     verb: () => [`${verb}${pathOf(destination)}`, options()],
     count: (facts) => facts.messages,
-    shell: () => `qmq ${verb} ${quoted(destination)}${isMove ? ` ${quoted(target.value)}` : ""}${count.value ? ` --count ${count.value}` : ""}${selector.value ? ` --selector ${quoted(selector.value)}` : ""}`,
+    shell: () => `qmq ${verb} ${quoted(destination)}${isMove ? ` ${quoted(target.value)}` : ""}${count.value ? ` --count ${count.value}` : ""}${selector.value ? ` --selector ${quoted(selector.value)}` : ""}${ids.length ? ` --ids ${ids.join(",")}` : ""}`,
   }, onDone);
 }
 
 const actions = {
-  purge: (destination, onDone) => bulk("purge", destination, {
+  purge: (destination, onDone, ids) => bulk("purge", destination, {
     title: `Purge ${destination}`, unit: (count) => `waiting ${messagesOf(count)} would be deleted`,
     label: (count) => (count === null ? "Purge" : `Purge ${number(count)} ${messagesOf(count)}`), done: (facts) => `${number(facts.messages)} ${messagesOf(facts.messages)} deleted.`,
-  }, onDone),
-  move: (destination, onDone) => bulk("move", destination, {
+  }, onDone, ids),
+  move: (destination, onDone, ids) => bulk("move", destination, {
     title: `Move messages of ${destination}`, unit: (count) => `waiting ${messagesOf(count)} would be moved`,
     label: (count) => (count === null ? "Move" : `Move ${number(count)} ${messagesOf(count)}`), done: (facts) => `${number(facts.messages)} ${messagesOf(facts.messages)} moved to ${facts.to}.`,
-  }, onDone),
-  redrive: (destination, onDone) => bulk("redrive", destination, {
+  }, onDone, ids),
+  redrive: (destination, onDone, ids) => bulk("redrive", destination, {
     title: `Redrive dead letters of ${destination}`, unit: (count) => `dead ${count === 1 ? "letter" : "letters"} would go back to where they came from`,
     label: (count) => (count === null ? "Redrive" : `Redrive ${number(count)} ${messagesOf(count)}`), done: (facts) => `${number(facts.messages)} ${messagesOf(facts.messages)} redriven.`,
-  }, onDone),
+  }, onDone, ids),
   pause(destination, onDone) {
     const part = h("select", null, h("option", { value: "delivery" }, "Delivery: consumers get nothing"), h("option", { value: "acceptance" }, "Acceptance: SENDs are refused"), h("option", { value: "both" }, "Both"));
     const flag = { delivery: "", acceptance: " --acceptance", both: " --delivery --acceptance" };
@@ -120,6 +123,7 @@ function bindingsPicture(name, rows) {
 
 export function show(main, name) {
   const destination = `/queue/${name}`;
+  const sendCommand = `qmq send ${quoted(destination)} hi`;
   let may = {};
   let row = null;
   let asked = 0;
@@ -138,7 +142,12 @@ export function show(main, name) {
   };
 
   // Messages
-  const messages = messagePages(destination);
+  const chosenButtons = (ids) => {
+    if (ids.join(",").length > IDS_CHARS) return h("span", { class: "dim" }, "These are too many for one request: choose fewer.");
+    const button = (title, verb, kind = "") => h("button", { type: "button", class: `small ${kind}`, "data-key": `chosen-${verb}`, onclick: () => actions[verb](destination, refresh, ids) }, title);
+    return [button("Move chosen", "move"), me.may.redrive && button("Redrive chosen", "redrive"), button("Delete chosen", "purge", "bad")];
+  };
+  let messages = messagePages(destination, null, sendCommand);
   const peek = () => may.subscribe && messages.read();
   const isChanged = changes();
   const messagePart = () => (may.subscribe ? messages.element : h("p", { class: "dim" }, "You may not read messages of this queue."));
@@ -212,7 +221,7 @@ export function show(main, name) {
     if (isNew) await peek();
   }
   const round = repeat(5, refresh);
-  mayDo(destination).then((found) => { may = found; drawButtons(); parts.select(0); peek(); }).catch(() => {});
+  mayDo(destination).then((found) => { may = found; if (may.administer && may.subscribe) messages = messagePages(destination, chosenButtons, sendCommand); drawButtons(); parts.select(0); peek(); }).catch(() => {});
   return round.stop;
 }
 

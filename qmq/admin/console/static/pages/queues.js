@@ -34,7 +34,7 @@ export function show(main) {
     round.now();
   } };
   const list = table("Queues", [
-    { title: "Queue", sort: "name" }, { title: "State" }, { title: "Messages", number: true, sort: "depth" }, { title: "Depth since opened" }, { title: "Oldest", number: true, sort: "oldest" },
+    { title: "Queue", sort: "name" }, { title: "Messages", number: true, sort: "depth" }, { title: "Depth since opened" }, { title: "Oldest", number: true, sort: "oldest" },
     { title: "In/s", number: true, sort: "rate" }, { title: "Acknowledged/s", number: true }, { title: "In flight", number: true }, { title: "Consumers", number: true },
   ], sorting);
   const notice = h("div", { role: "status" });
@@ -54,11 +54,11 @@ export function show(main) {
       const facts = await ask("list/queue", { ...view, offset: view.offset || undefined, limit: PAGE, scope: "mesh" });
       if (asked !== JSON.stringify(view)) return;
       list.rows(facts.destinations.map((row) => h("tr", null,
-        h("td", { class: "name" }, h("a", { href: link(row.destination), "data-key": row.destination }, h("bdi", null, row.destination.slice("/queue/".length)))),
-        h("td", null, flags(row)), h("td", { class: "n" }, number(row.messages)), h("td", null, spark(note(row))),
+        h("td", { class: "name" }, h("a", { href: link(row.destination), "data-key": row.destination }, h("bdi", null, row.destination.slice("/queue/".length))), flags(row).map((one) => [" ", one])),
+        h("td", { class: "n" }, number(row.messages)), h("td", null, spark(note(row))),
         h("td", { class: "n" }, row.oldest_age_us === undefined ? "" : span(row.oldest_age_us / 1e6)),
         h("td", { class: "n" }, rate(row.accepted_per_second)), h("td", { class: "n" }, rate(row.acknowledged_per_second)),
-        h("td", { class: "n" }, number(row.in_flight)), h("td", { class: "n" }, number(row.consumers)))), view.filter ? "No queue has this in its name." : "No queues yet.");
+        h("td", { class: "n" }, number(row.in_flight)), h("td", { class: "n" }, number(row.consumers)))), view.filter ? "No queue has this in its name." : ["No queues yet. ", h("code", null, "qmq send /queue/hello hi")]);
       replace(notice, facts.nodes_missing.length > 0 && h("div", { class: "notice warn" }, `Without the numbers of ${facts.nodes_missing.join(", ")}.`));
       const [first, last] = [view.offset + 1, view.offset + facts.destinations.length];
       // How many there are is known from the last page; before it, the most on a node is the least that it can be.
