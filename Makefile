@@ -227,7 +227,7 @@ docs: $(VENV)/.docs ## Build a site of the pages in build/docs; a warning is an 
 
 .PHONY: style
 style: venv ## Lint and format check
-	@$(TIMED) $(BIN)/ruff check --quiet $(CODE) docs/conf.py; $(BIN)/ruff format --quiet --check $(CODE) docs/conf.py
+	@$(TIMED) $(BIN)/ruff check --quiet $(CODE) docs/*.py; $(BIN)/ruff format --quiet --check $(CODE) docs/*.py
 
 .PHONY: weigh
 weigh: venv ## What each room of the product weighs, and what it may

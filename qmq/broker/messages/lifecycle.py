@@ -1,7 +1,7 @@
 """The life of a queue message on the node that owns it, as a table.
 
 The broker decides by this table what becomes of a message that a consumer gives back; docs/queues.md shows the whole
-of it as a diagram, drawn from here by `python -m qmq.broker.messages.lifecycle`.
+of it, printed from here by `python -m qmq.broker.messages.lifecycle`.
 """
 
 from enum import IntEnum, StrEnum
@@ -52,7 +52,9 @@ COMES_BACK: Final[dict[Back, tuple[MessageState, MessageState]]] = {
 }
 """What becomes of a message that came back: below the limit of deliveries, and at it."""
 
-TRANSITIONS: Final[tuple[tuple[MessageState, str, MessageState], ...]] = (
+TRANSITIONS: Final[tuple[tuple[MessageState | str, str, MessageState], ...]] = (
+    ("–", "SEND", MessageState.READY),
+    ("–", "SEND with a delay", MessageState.DELAYED),
     (MessageState.READY, "checkpoint, no consumer", MessageState.STORED),
     (MessageState.STORED, "a consumer has room", MessageState.READY),
     (MessageState.DELAYED, "due", MessageState.READY),
@@ -67,25 +69,15 @@ TRANSITIONS: Final[tuple[tuple[MessageState, str, MessageState], ...]] = (
 """Everything else that can happen to a message."""
 
 
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    names = {state: state.name.lower() for state in MessageState}
-    lines = ["stateDiagram-v2"]
-    lines += [f'    state "{state.value}" as {names[state]}' for state in MessageState if state.value != names[state]]
-    lines += [
-        f"    [*] --> {names[MessageState.READY]}: SEND",
-        f"    [*] --> {names[MessageState.DELAYED]}: SEND with a delay",
-    ]
-    lines += [f"    {names[here]} --> {names[there]}: {event}" for here, event, there in TRANSITIONS]
+def page() -> str:
+    """The rows of docs/queues.md: a state, an event, and the states after it below the limit of deliveries and at it."""
+    rows = [f"| {here} | {event} | {there} | |" for here, event, there in TRANSITIONS]
     for back, (below, at_limit) in COMES_BACK.items():
+        here = MessageState.LENT if back is Back.UNSEEN else f"{MessageState.IN_FLIGHT}, {MessageState.LENT}"
         event = back.name.lower().replace("_", " ")
-        for here in (MessageState.LENT,) if back is Back.UNSEEN else (MessageState.IN_FLIGHT, MessageState.LENT):
-            lines.append(f"    {names[here]} --> {names[below]}: {event}")
-            if at_limit is not below:
-                lines.append(f"    {names[here]} --> {names[at_limit]}: {event}, delivery limit reached")
-    lines += [f"    {names[MessageState.SETTLED]} --> [*]", f"    {names[MessageState.DEAD]} --> [*]"]
-    return "\n".join(lines)
+        rows.append(f"| {here} | {event} | {below} | {'' if at_limit is below else at_limit} |".replace("|  |", "| |"))
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":
-    print(diagram())
+    print(page())

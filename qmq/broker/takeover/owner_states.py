@@ -1,4 +1,4 @@
-"""The states of an owner's messages, as one node sees them: for the status, and for the diagram of docs/takeover.md."""
+"""The states of an owner's messages, as one node sees them: for the status, and for the table of docs/takeover.md."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -24,7 +24,9 @@ class OwnerState(StrEnum):
     """It would, but has no lease."""
 
 
-TRANSITIONS: Final[tuple[tuple[OwnerState, str, OwnerState], ...]] = (
+TRANSITIONS: Final[tuple[tuple[OwnerState | str, str, OwnerState], ...]] = (
+    ("start", "its own messages", OwnerState.WAITING),
+    ("start", "messages of another node", OwnerState.OTHERS),
     (OwnerState.OTHERS, "silent for takeover_after_seconds, and this node's turn", OwnerState.BIDDING),
     (OwnerState.OTHERS, "own messages, and released or silent", OwnerState.BIDDING),
     (OwnerState.BIDDING, "votes of a majority", OwnerState.ARRIVING),
@@ -90,21 +92,10 @@ def takeover_statistics(elections: Elections, now: float, view: NodeView, *, is_
     return TakeoverStatistics(elections.is_active, not is_held, sorted(view.serves), owners)
 
 
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
-    lines += [
-        f'    state "{place.value}" as {place.name.lower()}'
-        for place in OwnerState
-        if place.value != place.name.lower()
-    ]
-    lines += [
-        f"    [*] --> {OwnerState.WAITING.name.lower()}: its own, at a start",
-        f"    [*] --> {OwnerState.OTHERS.name.lower()}",
-    ]
-    lines += [f"    {here.name.lower()} --> {there.name.lower()}: {event}" for here, event, there in TRANSITIONS]
-    return "\n".join(lines)
+def page() -> str:
+    """The rows of docs/takeover.md: a state, an event, and the next state."""
+    return "\n".join(f"| {here} | {event} | {there} |" for here, event, there in TRANSITIONS)
 
 
 if __name__ == "__main__":
-    print(diagram())
+    print(page())
