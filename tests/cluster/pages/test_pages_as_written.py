@@ -2,8 +2,6 @@
 and Redis print what they promise when they are pasted.
 """
 
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,20 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster_mesh import Cluster
+from tests.support.pages import blocks, commands_of, output_of, paste
 
-ROOT = Path(__file__).parents[3]
 # Where the pages say the nodes are.
 PORTS = {"127.0.0.1:61613": "a", "127.0.0.1:61614": "b", "127.0.0.1:61615": "c"}
-
-
-def pythons(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
 README_OUTPUTS = ("/queue/hello hello, mesh\n", "/queue/jobs resize 18\n")
 
 
-@pytest.mark.parametrize(("code", "output"), list(zip(pythons("README.md"), README_OUTPUTS, strict=True)))
+@pytest.mark.parametrize(("code", "output"), list(zip(blocks("README.md", "python"), README_OUTPUTS, strict=True)))
 def test_each_example_of_the_readme_prints_its_message_and_ends(mesh: Cluster, code: str, output: str) -> None:
     for address in ('"127.0.0.1:61613"', '"127.0.0.1", 61613'):
         host, port = mesh.at("a").rsplit(":", 1)
@@ -38,7 +32,7 @@ def test_each_example_of_the_readme_prints_its_message_and_ends(mesh: Cluster, c
 
 @pytest.mark.parametrize("number", [0, 1], ids=["blocking", "asyncio"])
 def test_the_example_of_the_client_prints_its_message_and_waits_for_more(mesh: Cluster, number: int) -> None:
-    code = pythons("docs/client.md")[number]
+    code = blocks("docs/client.md", "python")[number]
     for address, name in PORTS.items():
         assert address in code
         code = code.replace(address, mesh.at(name))
@@ -54,21 +48,9 @@ def test_the_example_of_the_client_prints_its_message_and_waits_for_more(mesh: C
 
 
 def test_the_commands_for_people_of_logs_print_what_the_page_shows(mesh: Cluster, tmp_path: Path) -> None:
-    text = (ROOT / "docs/nats-kafka-redis.md").read_text("utf-8")
-    (block,) = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = block.splitlines()
-    (tmp_path / "qmq").write_text(f'#!/bin/sh\nexec {sys.executable} -m qmq "$@"\n')
-    (tmp_path / "qmq").chmod(0o755)
-    script = "set -e\n" + "\n".join(line[2:] for line in lines if line.startswith("$ "))
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "QMQ_AT": mesh.at("a"),
-    }
+    (block,) = blocks("docs/nats-kafka-redis.md", "console")
 
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run(["bash", "-c", script], env=environment, timeout=60, **pipes)
+    done = paste(commands_of(block), tmp_path, QMQ_AT=mesh.at("a"))
 
     assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines() == [line for line in lines if not line.startswith("$ ")]
+    assert done.stdout.splitlines() == output_of(block)
