@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ ARCHITECTURE_PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 GUARANTEES_PAGE = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 
+ANCHORED = re.compile(r"\[[^]]+\]\(([^)#\s]*\.md)?#([^)\s]+)\)")
 LINK = re.compile(r"\[[^]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PATH_IN_CODE = re.compile(r"`((?:qmq|docs|tests|cluster|benchmarks)/[\w./-]*)`")
 
@@ -185,7 +187,8 @@ def test_cells_of_the_guarantees_page_are_short() -> None:
 
 PAGES = sorted(str(page.relative_to(ROOT)) for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 INDEX = (ROOT / "docs/index.md").read_text("utf-8")
-DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
+DECISIONS = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+DECISIONS_PAGE = (ROOT / "docs/decisions/README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -205,6 +208,29 @@ def test_links_and_paths_lead_somewhere(page: str) -> None:
             assert (path.parent / target).exists(), f"{page} links to {target}"
     for target in PATH_IN_CODE.findall(text):
         assert (ROOT / target).exists(), f"{page} names {target}"
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings, as forges and the site make them: a heading that comes twice has a number the second time."""
+    made: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.M):
+        shown = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        made.append(f"{slug}-{made.count(slug)}" if slug in made else slug)
+    return set(made)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_headings_that_exist(page: str) -> None:
+    path = ROOT / page
+    links = ANCHORED.findall(path.read_text("utf-8"))
+
+    missing = [
+        f"{target}#{anchor}"
+        for target, anchor in links
+        if anchor not in anchors(((path.parent / target) if target else path).read_text("utf-8"))
+    ]
+    assert missing == []
 
 
 def test_decisions_are_numbered_from_one_without_holes() -> None:
@@ -228,14 +254,60 @@ def test_a_link_to_a_decision_says_its_number(page: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/") and page != "docs/index.md"])
 def test_every_page_is_in_the_index(page: str) -> None:
-    assert f"]({page.removeprefix('docs/')})" in INDEX
+    if ROOT / page in DECISIONS:
+        assert f"]({Path(page).name})" in DECISIONS_PAGE
+    else:
+        assert f"]({page.removeprefix('docs/')})" in INDEX
+
+
+INTRODUCED = [page for page in PAGES if re.fullmatch(r"docs/[\w-]+\.md", page) and page != "docs/index.md"]
+
+
+@pytest.mark.parametrize("page", INTRODUCED)
+def test_a_page_says_in_three_lines_what_its_reader_will_be_able_to_do(page: str) -> None:
+    opening = (ROOT / page).read_text("utf-8").split("\n\n")[1]
+
+    assert opening.startswith("For "), f"{page}: for which people is it, and what can they do afterwards?"
+    assert opening.count("\n") < 3
+
+
+ANSWERS = {
+    "Which user may do what?": ("permissions.md", "qmq permissions allow"),
+    "How do I encrypt": ("first-mesh.md", "qmq init"),
+    "makes every consumer fail": ("howto-poisoned-queue.md", "qmq redrive"),
+    "continue where it stopped?": ("stomp.md", "durable:true"),
+    "Is there exactly once?": ("client.md", "store_together"),
+    "Does Celery work?": ("celery.md", "celery -A tasks worker"),
+    "How do I back up?": ("operations.md", "qmq restore"),
+    "What do I monitor?": ("metrics.md", "scrape"),
+    "How do I upgrade?": ("operations.md", "qmq drain"),
+    "How large must a machine be?": ("operations.md", "53 MB"),
+}
+"""What new users ask → the page that one click opens, and what its answer has."""
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_the_front_page_leads_to_the_answer_of_what_new_users_ask(question: str) -> None:
+    page, answer = ANSWERS[question]
+    rows = INDEX.partition("## Ten questions")[2].partition("\n## ")[0].splitlines()
+
+    (row,) = [row for row in rows if question in row]
+    assert f"]({page}" in row
+    assert answer in (ROOT / "docs" / page).read_text("utf-8")
+
+
+def test_the_diagrams_are_those_that_the_script_draws() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs/diagrams.py"))["DRAWINGS"]
+
+    for name, draw in drawn.items():
+        assert (ROOT / f"docs/images/{name}.svg").read_text("utf-8") == draw().svg(), "python docs/diagrams.py"
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
-def test_the_index_has_the_title_of_a_decision(page: Path) -> None:
+def test_the_list_of_decisions_has_its_title(page: Path) -> None:
     number, title = page.read_text("utf-8").partition("\n")[0].removeprefix("# ").split(". ", 1)
 
-    assert f"{number}. [{title}](decisions/{page.name})" in INDEX
+    assert f"{number}. [{title}]({page.name})" in DECISIONS_PAGE
 
 
 def test_the_readme_names_its_two_commands() -> None:
