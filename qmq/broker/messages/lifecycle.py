@@ -70,7 +70,7 @@ TRANSITIONS: Final[tuple[tuple[MessageState | str, str, MessageState], ...]] = (
 
 
 def page() -> str:
-    """The rows of docs/queues.md: a state, an event, and the states after it below the limit of deliveries and at it."""
+    """The rows of docs/queues.md: a state, an event, the state after it, and that at the limit of deliveries."""
     rows = [f"| {here} | {event} | {there} | |" for here, event, there in TRANSITIONS]
     for back, (below, at_limit) in COMES_BACK.items():
         here = MessageState.LENT if back is Back.UNSEEN else f"{MessageState.IN_FLIGHT}, {MessageState.LENT}"
