@@ -104,7 +104,8 @@ async def measure(queues: int, connections: int, scrapes: int, folder: Path, wor
             )
             samples = Samples(node.engine, node, catalog)
             takeover = node.mesh_parts.takeover
-            page = MetricsPage(node.engine, node.admin.facts, node.conditions, node.mesh, takeover, samples)
+            readers = node.session_parts.journal_reads.readers
+            page = MetricsPage(node.engine, node.admin.facts, node.conditions, node.mesh, takeover, readers, samples)
             turns.reset()
             began = time.perf_counter()
             while samples.taken_at is None:

@@ -1,15 +1,22 @@
-"""Addresses in text: `host:port`, and `[host]:port` for IPv6.
+"""Addresses in text: `host:port`, and `[host]:port` for IPv6; and where a table is, as a path or an address.
 
 Only the text is checked. No name is looked up, because a valid configuration must not become invalid when a name server
 is down. So `is_loopback` is true only for `localhost` and literal loopback addresses.
 """
 
 import ipaddress
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 PORT_MAX = 65535
 HOST_CHARACTERS_MAX = 253  # RFC 1035, 2.3.4: the longest name
 LABEL_CHARACTERS_MAX = 63
+
+TABLE_SCHEMES: Final = ("file",)
+"""Of addresses at which a table may be."""
+_TABLE: Final = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]+):(?=/)(//(?P<host>[^/]*))?(?P<path>.*)", re.IGNORECASE | re.DOTALL
+)
 
 
 class Address(NamedTuple):
@@ -77,3 +84,13 @@ def _may_be_looked_up(host: str) -> bool:
         except UnicodeError:
             return False
     return all(1 <= len(label) <= LABEL_CHARACTERS_MAX for label in host.removesuffix(".").split("."))
+
+
+def table_path(text: str) -> str:
+    """The path of a table, which may be written as `file:///path`. Raises ValueError for any other address."""
+    found = _TABLE.fullmatch(text)
+    if found is None:
+        return text
+    if found["scheme"].lower() not in TABLE_SCHEMES or found["host"]:
+        raise ValueError("is an address: only paths of a mounted file system will do, such as /data/archive")
+    return found["path"]

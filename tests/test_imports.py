@@ -74,7 +74,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "node": DIALOGUE,
     "deploy": {"errors", "address", "section"},
     "dramatiq": {"errors", "client"},
-    "spark": GROUND | {"storage", "client", "client/core"},
+    "spark": GROUND | {"address", "client", "client/core", "storage", "unix_socket"},
     "bench": {"errors", "address", "wire"},
     "client": GROUND | {"address", "client/core", "unix_socket", "wire"},
     "client/core": GROUND | {"address", "wire"},

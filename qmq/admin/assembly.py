@@ -58,7 +58,8 @@ def admin_parts(
     counts = Counts(engine, catalog, sessions)
     lag = FanoutLag(engine, counts, clients.fanout_subscribers)
     shown = ShownDestinations(engine, node, catalog)
-    status = NodeStatus(engine, mesh, mesh_parts, facts, shown, clients.journal_reads, conditions, sessions)
+    readers = clients.journal_reads.readers
+    status = NodeStatus(engine, mesh, mesh_parts, facts, shown, readers, conditions, sessions)
     declarations = DeclareRequests(declared_queues, exclusive_queues, queue_lifetimes, access.rights_of)
     routing_requests = RoutingRequests(
         definitions, declared_queues, exclusive_queues, of_mesh.routing, access.rights_of
@@ -76,7 +77,7 @@ def admin_parts(
         system,
         History(engine, beats, sessions),
         QueuePages(broker.totals, catalog),
-        Overview(engine, node, mesh, mesh_parts, facts, conditions, connections),
+        Overview(engine, node, mesh, mesh_parts, facts, conditions, connections, readers),
     )
     responders = Responders(
         BulkVerbs(jobs, declared_queues, sessions),

@@ -68,6 +68,7 @@ COMMANDS: Table = {
         "qmq.cli.backup:restore",
         "Restore a backup to the data directory of a node, which must be missing or empty.",
     ),
+    "archives": ("qmq.cli.admin.archives:archives", "List, set and delete the archives of a mesh."),
     "archive": (
         "qmq.cli.pipeline.archiver:archive",
         "Add the messages of a mesh to a Delta table, without Spark.",

@@ -143,6 +143,11 @@ def _lag(lag: object) -> int:
     return lag if isinstance(lag, int) else 0
 
 
+def _seconds(row: Mapping[str, Any]) -> str:
+    seconds = row.get("seconds")
+    return f"{seconds:.0f}" if isinstance(seconds, int | float) else "-"
+
+
 TABLES: Final[Sequence[tuple[str, Sequence[str], Callable[[Mapping[str, Any]], Sequence[object]]]]] = (
     ("peers", ("PEER", "OUT", "IN", "LAG"), lambda row: [*map(row.get, ("name", "out", "in")), _lag(row.get("lag"))]),
     ("queues", ("QUEUE", "MESSAGES"), lambda row: [row.get("destination"), row.get("messages", 0)]),
@@ -156,7 +161,16 @@ TABLES: Final[Sequence[tuple[str, Sequence[str], Callable[[Mapping[str, Any]], S
         ("FANOUT", "DURABLE SUBSCRIPTION", "IN USE HERE"),
         lambda row: [row.get("destination"), row.get("name"), "yes" if row.get("in_use") else "no"],
     ),
-    ("readers", ("READER OF THE JOURNAL", "BEHIND"), lambda row: [row.get("name"), row.get("behind", 0)]),
+    (
+        "readers",
+        ("READER OF THE JOURNAL", "BEHIND", "SECONDS", "CONNECTED"),
+        lambda row: [
+            row.get("name"),
+            row.get("behind", 0),
+            _seconds(row),
+            "no" if row.get("connected") is False else "yes",
+        ],
+    ),
     (
         "slow",
         ("SLOW SUBSCRIPTION", "SESSION", "WAITING", "DROPPED"),

@@ -5,6 +5,7 @@
     node         NodeSettings, the node file
     users        users, permissions, and limits of users
     old_sections sections of earlier versions, read as definitions
+    archives     tables that `qmq archive` fills
     authentication  which authenticators are asked about a login
     peers        PeersFile, and whether a node may change from one to another
     declared     what the declaration of a queue may say

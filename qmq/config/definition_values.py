@@ -17,8 +17,9 @@ from qmq.access.user_limits import limit_name
 from qmq.errors import ConfigError
 from qmq.section import Section, WrongValues
 
+from .archives import ArchiveSettings
 from .destinations.declared import DECLARED_BY, QUEUE_KEYS, QueueLifetime, QueueOwner
-from .destinations.policy import DestinationPolicy
+from .destinations.policy import SCHEMA_NAME, SCHEMA_NAME_RULE, DestinationPolicy
 from .destinations.settings import DestinationSettings
 from .diagnostics import describe
 from .node import NodeSettings
@@ -124,6 +125,19 @@ def user_values(user: User) -> dict[str, Any]:
     return user.changed("name")
 
 
+def read_archive(name: str, values: Mapping[str, Any]) -> ArchiveSettings:
+    """The archive with these values. Raises ConfigError, which names each bad key and what is allowed."""
+    source = f"archive {name}"
+    if "name" in values or SCHEMA_NAME.fullmatch(name) is None:
+        raise ConfigError([f"{source}: name: must be left out: it is the name of the definition, {SCHEMA_NAME_RULE}"])
+    return _read(ArchiveSettings, source, {"name": name, **values})
+
+
+def archive_values(archive: ArchiveSettings) -> dict[str, Any]:
+    """The inverse, as JSON has it."""
+    return archive.changed("name")
+
+
 def read_permission(name: str, values: Mapping[str, Any]) -> PermissionSettings:
     """The permission with these values. Raises ConfigError, which names each bad key and what is allowed."""
     source = f"permission {name}"
@@ -186,6 +200,7 @@ def name_limit(row: UserLimitSettings) -> str:
 
 
 READERS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], object]]] = {
+    "archive": read_archive,
     "limit": read_limit,
     "permission": read_permission,
     "policy": read_policy,

@@ -7,6 +7,7 @@ from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.destination import JOURNAL
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.certificates import Certificates
+from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.mesh.parts import MeshParts
@@ -29,6 +30,7 @@ from qmq.sessions.clients.traffic import Traffic
 from qmq.sessions.delivery.browsing import Browsing
 from qmq.sessions.delivery.effect_dispatcher import Dispatcher
 from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
+from qmq.sessions.delivery.journal_readers import BEHIND, JournalReaders
 from qmq.sessions.delivery.journal_reads import JournalReads
 from qmq.sessions.frame_loop import FrameLoops
 from qmq.sessions.parts import SessionParts
@@ -58,7 +60,9 @@ def session_parts(
     access = Access(engine, sessions, rules, settings.authentication, users.users, users.permissions)
     budget = MemoryBudget(environment, node, sessions, limits.memory_bytes_max or default_bytes_max())
     buffers = SubscriberBuffers(limits.outbox_bytes_max, budget.change)
-    fanout_subscribers, journal_reads, browsing, dispatcher = _delivery(engine, mesh, node, sessions, buffers, beats)
+    fanout_subscribers, journal_reads, browsing, dispatcher = _delivery(
+        engine, mesh, of_mesh, node, sessions, buffers, beats
+    )
     after_delivery = dispatcher.selecting.after_delivery
     host = SessionHost(engine, node, sessions, usages, budget, traffic, exclusive.session_ended, after_delivery)
     users.follow(
@@ -96,6 +100,7 @@ def session_parts(
 def _delivery(
     engine: EngineParts,
     mesh: MeshParts,
+    of_mesh: SettingsParts,
     node: NodeBasics,
     sessions: dict[int, ClientSession],
     buffers: SubscriberBuffers,
@@ -116,7 +121,8 @@ def _delivery(
         flush=lambda: dispatcher.flush(),
         buffer_bytes=limits.subscriber_buffer_bytes_default,
     )
-    journal_reads = JournalReads(broker, store, environment, tail, node, sessions)
+    readers = JournalReaders(store.journal, sessions, of_mesh.archives, beats, ConditionGroup(node, BEHIND))
+    journal_reads = JournalReads(broker, store, environment, tail, node, sessions, of_mesh.archives, readers)
     browsing = Browsing(
         broker, store, environment, tail, engine.checkpoints, node, sessions, peer_names=lambda: membership.peers
     )

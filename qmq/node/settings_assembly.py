@@ -13,6 +13,7 @@ from qmq.mesh.peers.rpc import PeerRpc
 from qmq.model.dots import Vector
 from qmq.model.members import Membership
 from qmq.replication.mesh import Mesh
+from qmq.settings.definitions.archives import ArchiveDefinitions
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.deleted_queues import DeletedQueues, Drop
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
@@ -113,6 +114,7 @@ def settings_parts(
         rules,
         effects,
         schemas,
+        ArchiveDefinitions(definitions),
         routing,
         vhosts,
         users,

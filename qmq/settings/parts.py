@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from qmq.gateways.rules import Rules
+from qmq.settings.definitions.archives import ArchiveDefinitions
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.deleted_queues import DeletedQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
@@ -36,6 +37,7 @@ class SettingsParts:
     rules: Rules
     effects: DefinitionEffects
     schemas: SchemaDefinitions
+    archives: ArchiveDefinitions
     routing: RoutingDefinitions
     vhosts: VhostDefinitions
     users: UserDefinitions

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from qmq.client.connection import NodeConnection
 from qmq.errors import NotConnected
 from qmq.spark.reading.options import BOTH, WRITING, BadOption, Options, known_options, read_options
-from qmq.spark.reading.remote import PATIENCE_SECONDS, connect
+from qmq.spark.reading.status import PATIENCE_SECONDS, connect
 
 WINDOW: Final = 1000
 """SENDs without a receipt at most: beyond that a task waits."""

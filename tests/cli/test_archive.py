@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qmq.cli.pipeline.archiver import behind_text, serve, stopped_by_signals
+from qmq.cli.pipeline.archiver import LOOK_SECONDS, behind_text, pauses, serve, stopped_by_signals
 
 from .conftest import Run
 from .test_pipeline import HEAVY
@@ -54,6 +54,30 @@ def test_a_command_line_that_cannot_be_is_refused(
     result = run("archive", "table", *more)
 
     assert result.exit_code == 2 and said in result.output and list(tmp_path.iterdir()) == []
+
+
+def test_without_a_table_the_definition_chooses_destinations(run: Run) -> None:
+    result = run("archive", "--servers", "a:1", "--destination", "/queue/a")
+
+    assert result.exit_code == 2 and "the definition says which destinations" in result.output
+
+
+def test_a_pause_ends_when_the_definition_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    stop, waited, answers = threading.Event(), [], [False, True]
+
+    class Waits:
+        def wait(self, seconds: float) -> bool:
+            waited.append(seconds)
+            return stop.is_set()
+
+    defined: Any = SimpleNamespace(has_changed=lambda now: answers.pop(0))
+    pause = pauses(Waits(), defined)  # type: ignore[arg-type]
+
+    assert pause(600.0) and waited == [LOOK_SECONDS, LOOK_SECONDS]
+    assert "has changed" in capsys.readouterr().err
+    assert not pauses(Waits(), None)(5.0)  # type: ignore[arg-type]
+    stop.set()
+    assert pauses(Waits(), None)(5.0)  # type: ignore[arg-type]
 
 
 def test_an_address_of_an_object_store_is_refused(run: Run) -> None:
@@ -100,10 +124,9 @@ def test_no_error_of_a_run_or_of_what_is_shown_ends_the_service(monkeypatch: pyt
         stop.set()
 
     reporter = SimpleNamespace(ran=ran, failed=lambda error, pause: failures.append(type(error).__name__))
-    monkeypatch.setattr(stop, "wait", lambda seconds: None)
-    runs: Any = SimpleNamespace(run=run_once)
+    runs: Any = SimpleNamespace(run=run_once, is_stopping=True)
     shown: Any = reporter
 
-    serve(runs, shown, 1.0, stop)
+    serve(runs, shown, 1.0, lambda seconds: stop.is_set())
 
     assert failures == ["MemoryError", "AssertionError", "ValueError", "OSError", "OSError"]

@@ -15,9 +15,13 @@ from qmq.engine.runtime.contexts import Tasks
 from qmq.mesh.parts import MeshParts
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.draining import DRAINING
+from qmq.sessions.delivery.journal_readers import JournalReaders
 
 CONDITIONS_SHOWN: Final = 20
 """Of one node, the most severe; `/control/conditions` has all."""
+
+READERS_SHOWN: Final = 20
+"""Named readers of the journal."""
 
 FREE_SECONDS: Final = 10.0
 """Between two looks at the free space of the disk."""
@@ -35,6 +39,7 @@ class Overview:
         facts: FactsReader,
         conditions: Conditions,
         connections: Connections,
+        readers: JournalReaders,
     ) -> None:
         self._engine = engine
         self._tasks = tasks
@@ -43,6 +48,7 @@ class Overview:
         self._facts = facts
         self._conditions = conditions
         self._connections = connections
+        self._readers = readers
         self._free_bytes = 0
         self._looked_at = float("-inf")
 
@@ -76,6 +82,7 @@ class Overview:
             "retired": sorted(membership.retired),
             "links": self._connections.links(LinksCall()).rows,
             "owners": [] if self._mesh.is_alone else [_facts(one) for one in mesh_parts.takeover.statistics().owners],
+            "readers": [row._asdict() for row in self._readers.rows()[:READERS_SHOWN]],
             "conditions": [_facts(one) for one in conditions[:CONDITIONS_SHOWN]],
             "conditions_more": max(0, len(conditions) - CONDITIONS_SHOWN),
         }

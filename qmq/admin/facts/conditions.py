@@ -49,6 +49,9 @@ OPERATIONS: Final = "docs/operations.md"
 RENEW: Final = "Renew the certificate, then reload (SIGHUP)."
 
 RULES: Final[Mapping[str, Rule]] = {
+    "archive-behind": Rule(
+        Severity.WARNING, "Start `qmq archive`, or see its log: journals may drop what is not in the table yet."
+    ),
     "authentication-unavailable": Rule(
         Severity.ERROR, "Check the service, file or package that the message names (docs/authentication.md)."
     ),

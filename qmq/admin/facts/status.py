@@ -34,7 +34,7 @@ from qmq.model.members import Membership
 from qmq.replication.mesh import Mesh
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SlowSubscription
-from qmq.sessions.delivery.journal_reads import JournalReads
+from qmq.sessions.delivery.journal_readers import JournalReaders
 
 PAST_SHOWN = 20
 STATUS_BYTES_MAX = 8000
@@ -107,7 +107,7 @@ class NodeStatus:
         mesh_parts: MeshParts,
         facts: FactsReader,
         shown: ShownDestinations,
-        journal_reads: JournalReads,
+        readers: JournalReaders,
         conditions: Conditions,
         sessions: Mapping[int, ClientSession],
     ) -> None:
@@ -116,7 +116,7 @@ class NodeStatus:
         self._mesh_parts = mesh_parts
         self._facts = facts
         self._shown = shown
-        self._journal_reads = journal_reads
+        self._readers = readers
         self._conditions = conditions
         self._sessions = sessions
 
@@ -145,9 +145,7 @@ class NodeStatus:
                 "queues": self._shown.queues,
                 "fanouts": self._shown.fanouts,
                 "durables": durables_of(broker),
-                "readers": [
-                    {"name": name, "behind": one} for name, one in sorted(self._journal_reads.readers().items())
-                ],
+                "readers": [row._asdict() for row in self._readers.rows()],
                 "slow": slow_of(self._sessions.values()),
                 "membership": membership_of(membership),
                 "takeover": mesh_parts.takeover.statistics(),

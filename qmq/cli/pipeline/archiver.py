@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,23 +11,34 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ...config import load
+from ...errors import NotConnected
 from ..options import FILE, json_option
 from ..output import Failed, byte_size, counted, print_json, printable
 from .shared import PATH, read_source, require, source_options
 
 if TYPE_CHECKING:
+    from ...model.lag import Behind
     from ...spark.archive.archiver import Archiver
-    from ...spark.archive.lag import Behind
+    from ...spark.archive.defined import DefinedArchive
     from ...spark.archive.run import Archived
+    from ...spark.reading.options import Options
 
 REPORT_SECONDS: Final = 60.0
 """Between lines about runs that went well."""
+LOOK_SECONDS: Final = 60.0
+"""Between looks at the definition of the archive, also while a pause after errors is longer."""
 
 
 @click.command
-@click.argument("table", type=PATH)
+@click.argument("table", type=PATH, required=False)
 @source_options
 @click.option("--config", "config_file", type=FILE, help="Read the data directory of the node with this file.")
+@click.option(
+    "--name",
+    default="archive",
+    show_default=True,
+    help="Name at the nodes (`qmq status`); without TABLE, that of the definition with the table.",
+)
 @click.option("--once", is_flag=True, help="Add what there is now, and stop.")
 @click.option(
     "--every", type=click.FloatRange(min=1.0), default=10.0, show_default=True, help="Seconds from run to run."
@@ -35,8 +46,9 @@ REPORT_SECONDS: Final = 60.0
 @click.option("--status", "is_status", is_flag=True, help="Only show the table, and how far it is behind.")
 @json_option
 def archive(
-    table: str,
+    table: str | None,
     config_file: Path | None,
+    name: str,
     once: bool,
     every: float,
     is_status: bool,
@@ -46,12 +58,13 @@ def archive(
     """Add the messages of a mesh to a Delta table, without Spark.
 
     It does so continuously. TABLE is a directory, the same table that `qmq pipeline archive` makes: each can continue
-    where the other stopped. Each message is added exactly once. Several archivers may have one table: one works, and
-    another takes over. Stops at Ctrl-C or SIGTERM, after the commit that it is at.
+    where the other stopped. Without TABLE it is the one that the mesh has defined (`qmq archives set`). Each message is
+    added exactly once. Several archivers may have one table: one works, and another takes over. Stops at Ctrl-C or
+    SIGTERM, after the commit that it is at.
 
     \b
       qmq archive /data/archive --servers a:61613,b:61613
-      qmq archive /data/archive --config /etc/qmq/node.toml --once
+      qmq archive --config /etc/qmq/node.toml
     """
     if config_file is not None:
         if source["paths"] or source["servers"]:
@@ -59,44 +72,89 @@ def archive(
         source["paths"] = (str(load(config_file, None, None, {})[0].data),)
     elif not source["paths"] and not source["servers"]:
         raise click.UsageError("give the nodes to read: --servers, --config or --path")
+    if table is None and any(source[key] for key in ("destinations", "pattern", "begin", "end")):
+        raise click.UsageError("without TABLE, the definition says which destinations: leave out what chooses messages")
     require("archive", "numpy", "pyarrow", "deltalake")
-    options = read_source(needs_spark=False, name="archive", **source)
+    options = read_source(needs_spark=False, name=name, **source)
     from ...spark.archive.archiver import Archiver, standing
+    from ...spark.archive.defined import DefinedArchive
 
     stop = threading.Event()
-    with failures_in_one_line():
-        if is_status:
-            show_standing(standing(options, table), as_json=as_json)
-            return
-        archiver = Archiver(options, table, every_seconds=every, is_stopping=stop.is_set)
-        with closing(archiver), stopped_by_signals(stop):
-            archiver.check()
-            if once:
-                reporter = Reporter(archiver, as_json=as_json, every_seconds=0.0)
-                reporter.ran(archiver.run())
-            else:
-                serve(archiver, Reporter(archiver, as_json=as_json, every_seconds=REPORT_SECONDS), every, stop)
+    with failures_in_one_line(), stopped_by_signals(stop):
+        defined = None if table else DefinedArchive(options)
+        while not stop.is_set():
+            if defined is not None:
+                found = until_found(defined, every, stop, waits=not (once or is_status))
+                if found is None:
+                    return
+                table, options = found
+            assert table is not None
+            if is_status:
+                show_standing(standing(options, table), as_json=as_json)
+                return
+            with closing(Archiver(options, table, every_seconds=every, is_stopping=stop.is_set)) as archiver:
+                archiver.check()
+                reporter = Reporter(archiver, as_json=as_json, every_seconds=0.0 if once else REPORT_SECONDS)
+                if once:
+                    reporter.ran(archiver.run())
+                    return
+                serve(archiver, reporter, every, pauses(stop, defined))
 
 
-def serve(archiver: "Archiver", reporter: "Reporter", every: float, stop: threading.Event) -> None:
-    """Run until `stop`. No error ends it: each is shown, and the next run comes after a pause."""
+def until_found(
+    defined: "DefinedArchive", every: float, stop: threading.Event, *, waits: bool
+) -> "tuple[str, Options] | None":
+    """The table that the mesh has defined, and what it is to have. None: `stop` was set before a node has answered."""
+    while True:
+        try:
+            return defined.find()
+        except NotConnected as error:
+            if not waits:
+                raise
+            warn(f"{in_one_line(error)}; next try in {every:g} s")
+        if stop.wait(every):
+            return None
+
+
+def pauses(stop: threading.Event, defined: "DefinedArchive | None") -> Callable[[float], bool]:
+    """What waits for so many seconds, and returns whether the archiver should end: `stop`, or another definition."""
+
+    def pause(seconds: float) -> bool:
+        left = seconds
+        while left > LOOK_SECONDS:
+            if stop.wait(LOOK_SECONDS) or is_other():
+                return True
+            left -= LOOK_SECONDS
+        return stop.wait(left) or is_other()
+
+    def is_other() -> bool:
+        if defined is None or not defined.has_changed(time.monotonic()):
+            return False
+        warn("the definition of the archive has changed")
+        return True
+
+    return pause
+
+
+def serve(archiver: "Archiver", reporter: "Reporter", every: float, pause: Callable[[float], bool]) -> None:
+    """Run until `pause` returns True. No error ends it: each is shown, and the next run comes after a pause."""
     from ...spark.archive.following import follow
 
     def on_run(done: "Archived") -> bool:
         reporter.ran(done)
-        if not stop.is_set():
+        if not archiver.is_stopping:
             try:
                 archiver.keep()
             except Exception as error:  # the archive goes on, with more files
-                reporter.warn(f"small files were not put together: {in_one_line(error)}")
-        return not stop.is_set()
+                warn(f"small files were not put together: {in_one_line(error)}")
+        return not archiver.is_stopping
 
     follow(
         archiver.run,
         every_seconds=every,
         on_run=on_run,
         failed=reporter.failed,
-        pause=stop.wait,
+        pause=pause,
         mended_later=(Exception,),
     )
 
@@ -135,10 +193,11 @@ class Reporter:
             self._shown_at = time.monotonic()
 
     def failed(self, error: Exception, pause: float) -> None:
-        self.warn(f"{in_one_line(error)}; next run in {pause:g} s")
+        warn(f"{in_one_line(error)}; next run in {pause:g} s")
 
-    def warn(self, text: str) -> None:
-        click.echo(printable(text), err=True)
+
+def warn(text: str) -> None:
+    click.echo(printable(text), err=True)
 
 
 def in_one_line(error: Exception) -> str:

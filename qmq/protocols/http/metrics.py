@@ -22,6 +22,7 @@ from qmq.engine.parts import EngineParts
 from qmq.mesh.membership.takeover import Takeover
 from qmq.protocols.http.samples import Samples
 from qmq.replication.mesh import Mesh
+from qmq.sessions.delivery.journal_readers import JournalReaders
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ MESSAGES: Final[Mapping[str, str]] = {
     "refused": "SENDs that were refused with an ERROR.",
 }
 """Name of a total (`qmq.broker.messages.totals`) → help text."""
+
+
+READERS_MAX: Final = 100
+"""Named readers of the journal that have series of their own."""
 
 
 OF_QUEUES: Final = ("accepted", "delivered", "acknowledged")
@@ -92,6 +97,7 @@ class MetricsPage:
         conditions: Conditions,
         links: Mesh,
         takeover: Takeover,
+        readers: JournalReaders,
         samples: Samples,
     ) -> None:
         self._engine = engine
@@ -99,6 +105,7 @@ class MetricsPage:
         self._conditions = conditions
         self._links = links
         self._takeover = takeover
+        self._readers = readers
         self._samples = samples
 
     async def read(self) -> bytes:
@@ -115,6 +122,7 @@ class MetricsPage:
         _add_node(families, self._engine, self._conditions, facts)
         _add_samples(families, samples)
         _add_mesh(families, self._links, self._takeover)
+        _add_readers(families, self._readers)
         _add_queues(families, self._engine, samples)
         return families.page()
 
@@ -166,6 +174,15 @@ def _add_mesh(families: "MetricFamilies", links: Mesh, takeover: Takeover) -> No
     text = "Which node serves the queue messages that the owner accepted, and the state as this node sees it; 1."
     served = [((one.owner, one.server, one.place), 1.0) for one in owners]
     families.gauges("qmq_owner_info", text, ("owner", "server", "state"), served)
+
+
+def _add_readers(families: "MetricFamilies", readers: JournalReaders) -> None:
+    rows = readers.rows()[:READERS_MAX]
+    text = "Records of this node that the reader has not reported as read; of archives also while none is connected."
+    families.gauges("qmq_reader_behind_records", text, ("reader",), [((row.name,), row.behind) for row in rows])
+    text = "Time since a moment up to which the reader has everything; absent until one is known."
+    known = [((row.name,), row.seconds) for row in rows if row.seconds is not None]
+    families.gauges("qmq_reader_behind_seconds", text, ("reader",), known)
 
 
 def _add_queues(families: "MetricFamilies", engine: EngineParts, samples: Samples) -> None:

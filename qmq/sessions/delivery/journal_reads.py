@@ -2,12 +2,11 @@
 
 First comes a snapshot as JSON: the node's vector, what its journal has dropped, which ranges it gave up, and where the
 last compacted range of an origin ends (`batch.REST`). It also has the vectors at which its segments begin, so a
-reader can divide the work. Then come whole batches that the subscription requested, byte for byte as in the journal. If
-the subscription named an end, a message with `journal:end` follows. Only durable batches are sent, at the pace of the
-client, one disk read at a time; nothing else of the node waits for it.
+reader can divide the work, and the archives that the mesh has defined. Then come whole batches that the subscription
+requested, byte for byte as in the journal. If the subscription named an end, a message with `journal:end` follows. Only
+durable batches are sent, at the pace of the client, one disk read at a time; nothing else of the node waits for it.
 
-A reader names itself with `qmq-reader` and reports its progress with `qmq-resume`. `qmq status` shows both while it is
-connected.
+A reader names itself with `qmq-reader` and reports its progress with `qmq-resume` (`journal_readers`).
 """
 
 import json
@@ -26,6 +25,8 @@ from qmq.environment import Environment
 from qmq.errors import LogBroken, Refused
 from qmq.model.dots import Vector, covers
 from qmq.sessions.clients.session import ClientSession, drained, session_of
+from qmq.sessions.delivery.journal_readers import JournalReaders
+from qmq.settings.definitions.archives import ArchiveDefinitions
 from qmq.storage.format.batch import BatchHead
 from qmq.storage.store import Store
 
@@ -34,8 +35,6 @@ T = TypeVar("T")
 READ_BYTES: Final = 1 << 20
 AT_ONCE: Final = 2
 """Readers that may read the disk at the same time."""
-READERS_MAX: Final = 1000
-"""Named readers that are kept; later ones are not shown."""
 BATCHES_TYPE: Final = "application/x-qmq-batches"
 
 log = logging.getLogger("qmq.journal_reads")
@@ -52,6 +51,8 @@ class JournalReads:
         tail: CommittedTail,
         tasks: Tasks,
         sessions: Mapping[int, ClientSession],
+        archives: ArchiveDefinitions,
+        readers: JournalReaders,
     ) -> None:
         self._broker = broker
         self._store = store
@@ -59,9 +60,10 @@ class JournalReads:
         self._tail = tail
         self._tasks = tasks
         self._sessions = sessions
+        self._archives = archives
+        self.readers = readers
         self._turns = trio.CapacityLimiter(AT_ONCE)
         self._numbers = 0
-        self._readers: dict[int, JournalSpan] = {}
         self.waiting: dict[Subscription, trio.CancelScope] = {}
         """Those that have all there is, until the journal grows."""
 
@@ -89,7 +91,7 @@ class JournalReads:
         assert isinstance(span, JournalSpan)
         journal = self._store.journal
         if span.reader:
-            self._note_reader(subscription.session, span)
+            self.readers.note(subscription.session, span)
         headers = [("content-type", "application/json"), ("journal", "picture")]
         compacted_ends = await self._read(journal.snapshot_ends)
         if not await self._send(subscription, headers, self._status(compacted_ends)):
@@ -124,23 +126,6 @@ class JournalReads:
             done = span.until is not None and covers(have, span.until)
         await self._send(subscription, [("journal", "end")], b"")
 
-    def readers(self) -> dict[str, int]:
-        """Names of connected readers, and how many records each has yet to read."""
-        have = self._store.journal.vector()
-        behind: dict[str, int] = {}
-        for session_id, span in list(self._readers.items()):
-            if session_id not in self._sessions:
-                del self._readers[session_id]
-                continue
-            behind[span.reader] = sum(max(last - span.after.get(origin, 0), 0) for origin, last in have.items())
-        return behind
-
-    def _note_reader(self, session_id: int, span: JournalSpan) -> None:
-        if len(self._readers) >= READERS_MAX:
-            self.readers()  # Drops the readers that have disconnected.
-        if session_id in self._readers or len(self._readers) < READERS_MAX:
-            self._readers[session_id] = span
-
     async def _read(self, read: Callable[[], T]) -> T:
         async with self._turns:
             return await self._environment.run_blocking(read)
@@ -158,6 +143,7 @@ class JournalReads:
             "rests": _plain(compacted_ends),
             "bytes": journal.end - journal.start,
             "segments": [_plain(vector) for _, _, vector in bounds],
+            "archives": self._archives.values(),
         }
         return json.dumps(facts).encode()
 

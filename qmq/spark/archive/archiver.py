@@ -6,17 +6,19 @@ by while another archiver works on the same table. After an error the next run b
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from qmq.model.dots import Origin, Vector
+from qmq.model.lag import Behind, Lag, behind
 from qmq.spark.archive.files import write_parts
-from qmq.spark.archive.lag import TAKEOVER_SECONDS, Behind, Lag, Turn, behind
 from qmq.spark.archive.run import Archived, archive, begin
 from qmq.spark.archive.table import Overtaken, choice_of, open_table, table_vector
+from qmq.spark.archive.turn import TAKEOVER_SECONDS, Turn
 from qmq.spark.archive.upkeep import Rewritten, compact_step, vacuum
 from qmq.spark.reading.options import Options, local_path
 from qmq.spark.reading.place import Place, open_place
@@ -37,7 +39,7 @@ class Archiver:
     ) -> None:
         self._options = options
         self._table = local_path(table)
-        self._is_stopping = is_stopping
+        self._is_asked_to_stop = is_stopping
         self._place: Place | None = None
         self._lag = Lag()
         self._turn = Turn(max(TAKEOVER_SECONDS, 3 * every_seconds))
@@ -49,6 +51,11 @@ class Archiver:
     def is_standby(self) -> bool:
         """Whether another archiver was quicker, and has committed lately."""
         return self._turn.is_standby
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._is_asked_to_stop()
 
     def check(self) -> None:
         """Raises ArchiveError when there is something at the table's place that is no archive of these messages."""
@@ -65,7 +72,7 @@ class Archiver:
                 self._table,
                 self._write,
                 parts_per_commit=PARTS_PER_COMMIT,
-                is_stopping=self._is_stopping,
+                is_stopping=self._is_asked_to_stop,
             )
             self._opened().report(done.vector)
             self._commits_left -= done.commits
@@ -101,7 +108,8 @@ class Archiver:
     def behind(self) -> Behind:
         """What nodes have now that the table does not have. Raises as `run.archive`."""
         have = self._opened().available()
-        vector = table_vector(open_table(self._table), have) if self._version() >= 0 else {}
+        vector = self._vector(have)
+        self._opened().report(vector)  # another one may have committed
         return self._lag.look(time.monotonic(), have, vector)
 
     def close(self) -> None:
@@ -113,7 +121,13 @@ class Archiver:
     def _opened(self) -> Place:
         if self._place is None:
             self._place = open_place(self._options)
+            # Before anything is committed: an archive that cannot grow is one that the nodes know of.
+            self._place.report(self._vector(self._place.available()))
         return self._place
+
+    def _vector(self, origins: Iterable[Origin]) -> Vector:
+        """How far the table goes; nothing where there is none."""
+        return table_vector(open_table(self._table), origins) if self._version() >= 0 else {}
 
     def _write(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
         return write_parts(parts, self._options, self._table, uuid.uuid4().hex)

@@ -1,15 +1,20 @@
 """Data directories as a place to read from: one node's, or several nodes' at once."""
 
 import glob
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from qmq.errors import NotConnected, Refused
 from qmq.model.dots import Vector
 from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import Part, available, plan, plan_nodes
 from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
 from qmq.spark.reading.segments import SegmentFile, SegmentListing, ranges_of
+from qmq.spark.reading.status import StatusClients
 from qmq.spark.reading.tables import rows_of
+from qmq.unix_socket import SOCKET_NAME
 
 
 class Files:
@@ -18,6 +23,7 @@ class Files:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._known: dict[str, DataDirectory] = {}
+        self._clients = StatusClients(options)
         self._find()
 
     @property
@@ -83,10 +89,16 @@ class Files:
         return rows_of(view, self._directories)
 
     def report(self, done: Vector) -> None:
-        """There is no node to report to."""
+        """To the nodes that run on these directories, if they answer; what reads files needs none of them."""
+        self._clients.done = dict(done)
+        for path in self._known if self._options.name else ():
+            socket = Path(path) / SOCKET_NAME
+            if socket.exists():
+                with suppress(NotConnected, Refused):
+                    self._clients.ask(socket)
 
     def close(self) -> None:
-        """Nothing stays open between calls."""
+        self._clients.close()
 
 
 def _given_up(segment: SegmentFile, listing: SegmentListing) -> Vector:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from qmq.address import table_path
 from qmq.model.dots import Origin, Vector, parse_origin
 
 VIEWS: Final = ("messages", "records", "log", "ranges", "segments", "nodes")
@@ -45,7 +46,6 @@ _MS_MIN: Final = 1_000_000_000
 """Ms since 1970: less than that is meant as a year or a month, and no day that a log could have."""
 _SECONDS_DIGITS: Final = 10
 _DAY_DIGITS: Final = 8
-_ADDRESS: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?=/)(//(?P<host>[^/]*))?", re.IGNORECASE)
 _LOWER: Final = {name.lower(): name for name in KNOWN}
 WRITING: Final = frozenset({"destination", "dedup", "rate"})
 BOTH: Final = frozenset({"servers", "login", "passcode", "cafile", "name"})
@@ -171,13 +171,11 @@ def read_options(given: Mapping[str, str]) -> Options:
 
 
 def local_path(text: str) -> str:
-    """A path of a mounted file system, which may be written as `file:///path`. Raises BadOption for other addresses."""
-    found = _ADDRESS.match(text)
-    if found is None:
-        return text
-    if found["scheme"].lower() != "file" or found["host"]:
-        raise BadOption(f"{text} is an address: only paths of a mounted file system will do, such as /data/archive")
-    return text[found.end() :]
+    """As `table_path`. Raises BadOption."""
+    try:
+        return table_path(text)
+    except ValueError as error:
+        raise BadOption(f"{text} {error}") from None
 
 
 def vector_to_json(vector: Vector) -> dict[str, int]:

@@ -39,7 +39,7 @@ class Place(Protocol):
         """Rows of a view that is no log."""
 
     def report(self, done: Vector) -> None:
-        """A query that never ends has come so far: shown to operators of the nodes."""
+        """A named query that never ends has come so far: shown to operators of the nodes, from the next look on."""
 
     def close(self) -> None:
         """Idempotent."""

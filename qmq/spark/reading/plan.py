@@ -9,6 +9,7 @@ and must get the same records.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from qmq.errors import CorruptLog, QmqError
@@ -36,6 +37,10 @@ class DataLoss(QmqError):
         self.missing = missing
 
 
+NodeAddress = tuple[str, int] | Path
+"""Of a live node; a path is that of its Unix socket."""
+
+
 class Part(NamedTuple):
     """Work for one task: whole batches, and which of their records are wanted (None: all).
 
@@ -46,7 +51,7 @@ class Part(NamedTuple):
 
     extents: tuple[Extent, ...]
     wanted: RangeMap | None
-    servers: tuple[tuple[str, int], ...] = ()
+    servers: tuple[NodeAddress, ...] = ()
     strict: bool = True
     over_holes: bool = False
     over_compacted: bool = False

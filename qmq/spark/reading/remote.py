@@ -6,53 +6,31 @@ fanout logs are read from its data directory.
 """
 
 import json
-import ssl
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from qmq.client.connection import NodeConnection
-from qmq.client.core.failures import error_of
 from qmq.errors import NotConnected
-from qmq.model.dots import Origin, Vector, merge
-from qmq.spark.reading.options import BadOption, Options, vector_from_json, vector_to_json
-from qmq.spark.reading.plan import DataLoss, Part, loss_text
+from qmq.model.dots import Vector, merge
+from qmq.spark.reading.options import BadOption, Options, vector_to_json
+from qmq.spark.reading.plan import DataLoss, NodeAddress, Part, loss_text
 from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
 from qmq.spark.reading.segments import Extent
+from qmq.spark.reading.status import (
+    JOURNAL,
+    JournalStatus,
+    StatusClients,
+    ask_status,
+    connect,
+    next_frame,
+    vector_pieces,
+    vector_text,
+)
 from qmq.spark.reading.views import read_batches
 from qmq.storage.format.batch import REST, read_head
-
-JOURNAL: Final = "/system/journal"
-PATIENCE_SECONDS: Final = 30.0
-"""Without a byte from a node that owes some."""
-VECTOR_BYTES_MAX: Final = 7000
-"""Of one header: a node takes lines of 8 KiB unless configured otherwise. That is some 200 origins."""
-ELSEWHERE: Final = frozenset({"stopping", "too-many-connections", "too-many-logins", "login-timeout", "log-unreadable"})
-"""Codes of errors after which another node may be asked."""
-
-
-class JournalStatus:
-    """What one node reports about its journal."""
-
-    def __init__(self, server: tuple[str, int], facts: dict[str, Any]) -> None:
-        self.server = server
-        self.node = str(facts["node"])
-        self.vector = vector_from_json(facts["vector"])
-        self.base = vector_from_json(facts["base"])
-        self.given_up = vector_from_json(facts["given_up"])
-        self.compacted = vector_from_json(facts["rests"])
-        self.bytes = int(facts["bytes"])
-        self.segments = [vector_from_json(vector) for vector in facts["segments"]]
-        """Vectors where a segment ends and the next one begins."""
-
-    def held(self) -> RangeMap:
-        """The sequences of its journal, gaps included."""
-        return RangeMap.between(self.base, self.vector)
-
-    def records(self) -> int:
-        """What its journal holds, about: gaps count as if they were there."""
-        return sum(max(0, last - self.base.get(origin, 0)) for origin, last in self.vector.items())
 
 
 class Servers:
@@ -60,8 +38,7 @@ class Servers:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._clients: dict[tuple[str, int], NodeConnection] = {}
-        self._done: Vector = {}
+        self._clients = StatusClients(options)
         self._statuses: list[JournalStatus] = []
         self._look()
 
@@ -132,12 +109,10 @@ class Servers:
         return [row for status in self._statuses for row in make(status)]
 
     def report(self, done: Vector) -> None:
-        self._done = dict(done)
+        self._clients.done = dict(done)
 
     def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
-        self._clients.clear()
+        self._clients.close()
 
     def _pieces(self, records: int, total: int) -> int:
         """Into how many parts so many of all wanted records go. Nodes report the bytes of all of theirs."""
@@ -146,7 +121,7 @@ class Servers:
         by_count = -(-records * self._options.partitions_min // total)
         return max(by_count, round(size / self._options.partition_bytes))
 
-    def _servers_for(self, wanted: RangeMap, status: JournalStatus, number: int) -> tuple[tuple[str, int], ...]:
+    def _servers_for(self, wanted: RangeMap, status: JournalStatus, number: int) -> tuple[NodeAddress, ...]:
         """The nodes to ask, in turn: parts begin with different nodes that have all of `wanted` and end with others.
 
         These may have what one of the first does not have, and most of it when all of those are down.
@@ -156,66 +131,17 @@ class Servers:
         others = [p.server for p in self._statuses if p.server not in having]
         return (*having[shift:], *having[:shift], *others)
 
-    def _done_at(self, server: tuple[str, int]) -> Vector:
-        """How far the query has come with what this node has; the offset itself keeps every origin there ever was.
-
-        Only for people to see, so what is too much for a header is left out.
-        """
-        have = next((status.vector for status in self._statuses if status.server == server), {})
-        done = {origin: self._done[origin] for origin in have if origin in self._done}
-        return dict(next(_pieces(list(done.items())), []))
-
     def _look(self) -> None:
         found: list[JournalStatus] = []
         problems: list[str] = []
         for server in self._options.servers:
             try:
-                found.append(self._check(server))
+                found.append(self._clients.ask(server))
             except NotConnected as error:
                 problems.append(str(error))
         if not found:
             raise NotConnected("; ".join(problems))
         self._statuses = found
-
-    def _check(self, server: tuple[str, int]) -> JournalStatus:
-        known = self._clients.pop(server, None)
-        if known is not None:
-            try:
-                return self._ask(server, known)
-            except NotConnected:
-                pass  # The node may have been started again since: that takes a new connection.
-        return self._ask(server, connect(self._options, server))
-
-    def _ask(self, server: tuple[str, int], client: NodeConnection) -> JournalStatus:
-        """The connection is kept if it answers, and closed otherwise."""
-        try:
-            status = self._status_of(server, client)
-        except BaseException:
-            client.close()
-            raise
-        self._clients[server] = client
-        return status
-
-    def _status_of(self, server: tuple[str, int], client: NodeConnection) -> JournalStatus:
-        headers = []
-        if self._options.name:
-            headers += [("qmq-resume", _text(self._done_at(server))), ("qmq-reader", self._options.name)]
-        return _status(client, server, headers)
-
-
-class _Client(NodeConnection):
-    """A node that stops or has no room is as good as one that does not answer: others go on."""
-
-    def refusal(self, frame: Any) -> Exception:
-        error = error_of(frame)
-        is_elsewhere = error.code in ELSEWHERE
-        return self.failure(f"{self.address}: {error.message}") if is_elsewhere else super().refusal(frame)
-
-
-def connect(options: Options, server: tuple[str, int]) -> NodeConnection:
-    """A connection to one node. Raises NotConnected or Refused."""
-    tls = ssl.create_default_context(cafile=options.cafile) if options.cafile else None
-    return _Client(server, login=options.login, passcode=options.passcode, timeout_seconds=PATIENCE_SECONDS, tls=tls)
 
 
 def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -242,7 +168,7 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
                         left = left.minus(got)
                     if left and part.over_holes:
                         # As it is now: what has been dropped meanwhile is no hole.
-                        holes = holes.plus(_status(client, server).held())
+                        holes = holes.plus(ask_status(client, server).held())
             except NotConnected as error:
                 problem = error
             if not left:
@@ -281,7 +207,7 @@ def read_journal(options: Options) -> tuple[JournalStatus, Iterator[bytes]]:
     server = options.servers[0]
     client = connect(options, server)
     try:
-        status = _status(client, server)
+        status = ask_status(client, server)
     except BaseException:
         client.close()
         raise
@@ -290,21 +216,9 @@ def read_journal(options: Options) -> tuple[JournalStatus, Iterator[bytes]]:
         with client:
             for _, data in _batches(client, RangeMap.between(status.base, status.vector)):
                 yield data
-            merge(status.base, _status(client, server).base)
+            merge(status.base, ask_status(client, server).base)
 
     return status, runs()
-
-
-def _status(client: NodeConnection, server: tuple[str, int], headers: Sequence[tuple[str, str]] = ()) -> JournalStatus:
-    """What the node reports about its journal now."""
-    # A span that is over before it begins: only the status is sent.
-    asked = [("id", "look"), ("destination", JOURNAL), ("qmq-until", ""), *headers]
-    client.write(client.frame("SUBSCRIBE", asked))
-    status = JournalStatus(server, json.loads(_next(client).body))
-    while _next_header(client) != "end":
-        continue
-    client.write(client.frame("UNSUBSCRIBE", [("id", "look")]))
-    return status
 
 
 def _batches(client: NodeConnection, wanted: RangeMap) -> Iterator[tuple[str, bytes]]:
@@ -314,45 +228,17 @@ def _batches(client: NodeConnection, wanted: RangeMap) -> Iterator[tuple[str, by
     """
     after = {origin: ranges[0][0] for origin, ranges in wanted.items() if ranges}
     until = {origin: ranges[-1][1] for origin, ranges in wanted.items() if ranges}
-    for group in _pieces(list(until.items())):
+    for group in vector_pieces(list(until.items())):
         since = {origin: after[origin] for origin, _ in group}
-        headers = [("qmq-resume", _text(since)), ("qmq-until", _text(dict(group)))]
+        headers = [("qmq-resume", vector_text(since)), ("qmq-until", vector_text(dict(group)))]
         client.write(client.frame("SUBSCRIBE", [("id", "read"), ("destination", JOURNAL), *headers]))
-        node = str(json.loads(_next(client).body)["node"])
+        node = str(json.loads(next_frame(client).body)["node"])
         while True:
-            frame = _next(client)
+            frame = next_frame(client)
             if frame.head.headers.get("journal") == "end":
                 break
             yield node, frame.body
         client.write(client.frame("UNSUBSCRIBE", [("id", "read")]))
-
-
-def _pieces(entries: list[tuple[Origin, int]]) -> Iterator[list[tuple[Origin, int]]]:
-    """Entries of a vector, as many at a time as one header takes."""
-    piece: list[tuple[Origin, int]] = []
-    size = 0
-    for origin, last in entries:
-        # A colon or a backslash could not stand in a name: nothing grows when it is escaped.
-        length = len(f"{origin}=,") + 19
-        if piece and size + length > VECTOR_BYTES_MAX:
-            yield piece
-            piece, size = [], 0
-        piece.append((origin, last))
-        size += length
-    if piece:
-        yield piece
-
-
-def _next(client: NodeConnection) -> Any:
-    frame = client.receive(PATIENCE_SECONDS)
-    if frame is None:
-        raise NotConnected(f"{client.address}: silent for {PATIENCE_SECONDS:g} s")
-    return frame
-
-
-def _next_header(client: NodeConnection) -> str | None:
-    found: str | None = _next(client).head.headers.get("journal")
-    return found
 
 
 def _shares(status: JournalStatus, wanted: RangeMap) -> Iterator[RangeMap]:
@@ -376,7 +262,7 @@ def _range_rows(status: JournalStatus) -> Iterator[dict[str, Any]]:
 def _node_rows(status: JournalStatus) -> Iterator[dict[str, Any]]:
     yield {
         "node": status.node,
-        "source": f"{status.server[0]}:{status.server[1]}",
+        "source": _server_text(status.server),
         "origins": len(status.vector),
         "records": status.records(),
         "bytes": status.bytes,
@@ -385,5 +271,5 @@ def _node_rows(status: JournalStatus) -> Iterator[dict[str, Any]]:
     }
 
 
-def _text(vector: Vector) -> str:
-    return ",".join(f"{origin}={last}" for origin, last in vector.items())
+def _server_text(server: NodeAddress) -> str:
+    return str(server) if isinstance(server, Path) else f"{server[0]}:{server[1]}"

@@ -186,20 +186,6 @@ async def test_records_of_others_do_not_send_a_reader_to_the_beginning(
         assert asked == [journal.end]
 
 
-async def test_a_named_reader_is_shown_with_what_it_has_yet_to_read(autojump_clock: MockClock) -> None:
-    async with Rig().run() as rig:
-        client, reader = await rig.connect(), await rig.connect()
-        await publish(client, "1", "2", "3")
-        said = {"qmq-reader": "archive", "qmq-resume": f"{rig.alive.origin}=2", "qmq-until": ""}
-
-        await reader.send(subscribe(JOURNAL, **said))
-        await picture(reader)
-
-        assert rig.alive.session_parts.journal_reads.readers() == {"archive": 2}
-        await reader.send("DISCONNECT\n\n")
-        await eventually(lambda: rig.alive.session_parts.journal_reads.readers() == {})
-
-
 async def test_readers_that_have_left_do_not_accumulate_while_nothing_is_written(autojump_clock: MockClock) -> None:
     async with Rig().run() as rig:
         client = await rig.connect()

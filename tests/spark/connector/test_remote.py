@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ class JournalNode(Host):
         refuses: str = "",
         base: Vector | None = None,
         given_up: Vector | None = None,
+        archives: dict[str, Any] | None = None,
     ) -> None:
         self.asked: list[Frame] = []
         self._batches = batches
@@ -41,6 +43,7 @@ class JournalNode(Host):
         self._refuses = refuses
         self._base = base or {}
         self._given_up = given_up or {}
+        self.archives = archives or {}
         super().__init__()
 
     def drop(self, base: Vector) -> None:
@@ -71,7 +74,7 @@ class JournalNode(Host):
 
     def _told(self, frame: Frame) -> Iterator[bytes]:
         vector = self._vector()
-        picture = {"node": "a", "vector": vector_to_json(vector), "bytes": 1, "segments": []}
+        picture = {"node": "a", "vector": vector_to_json(vector), "bytes": 1, "segments": [], "archives": self.archives}
         picture["base"] = vector_to_json(self._base)
         picture["given_up"] = vector_to_json(self._given_up)
         picture["rests"] = vector_to_json(self._rests())

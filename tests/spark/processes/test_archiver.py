@@ -67,3 +67,30 @@ def test_two_archivers_that_are_killed_add_each_message_once(mesh: Cluster, tmp_
         version = DeltaTable(table).version()
         driver.finish()
     assert archived(table) == wanted and DeltaTable(table).version() >= version
+
+
+@pytest.mark.timeout(TEST_SECONDS_MAX)
+def test_an_archive_that_the_mesh_has_defined_needs_a_node_file_only(mesh: Cluster, tmp_path: Path) -> None:
+    log, table, home = tmp_path / "log", tmp_path / "table", mesh.fleet.nodes["a"].data
+    node_file = tmp_path / "node.toml"
+    node_file.write_text(f'data = "{home}"\n')
+    name = ["-m", "qmq", "archives", "set", "archive", f"table={table}", "--data", str(home)]
+    worker = publisher(mesh, "b", ORDERS)
+    worker.start()
+    more([worker], 100)
+    worker.enough()
+    worker.wait()
+    with Driver(log, *name) as defining:
+        defining.finish()
+    mesh.wait_until_same()
+
+    def readers() -> list[tuple[str, int, bool]]:
+        return [(one["name"], one["behind"], one["connected"]) for one in mesh.status("a")["readers"]]
+
+    with Driver(log, "-m", "qmq", "archive", "--config", str(node_file), "--every", "1") as archiver:
+        wanted = logged(mesh)
+        eventually(lambda: archived(table) == wanted, "the archive does not come to its end", PATIENCE_SECONDS)
+        eventually(lambda: readers() == [("archive", 0, True)], "the node does not show the archive", PATIENCE_SECONDS)
+        archiver.process.send_signal(signal.SIGTERM)
+        assert archiver.process.wait(PATIENCE_SECONDS) == 0
+    eventually(lambda: readers() == [("archive", 0, False)], "the node forgets the archive", PATIENCE_SECONDS)

@@ -109,6 +109,15 @@ function conditions(mesh) {
     h("p", null, one.message), one.advice && h("p", { class: "dim" }, `→ ${one.advice}`)));
 }
 
+// Named readers of the journal, such as an archive: of each, what the node says that is least sure of it.
+function readers(mesh) {
+  const worst = {};
+  for (const one of Object.values(mesh.nodes).flatMap((facts) => facts.readers ?? [])) {
+    if (!worst[one.name] || one.behind > worst[one.name].behind) worst[one.name] = one;
+  }
+  return Object.values(worst).sort((a, b) => a.name.localeCompare(b.name));
+}
+
 function row(mesh, served, name) {
   const facts = mesh.nodes[name];
   const [text, kind] = stateOf(mesh, name);
@@ -188,7 +197,8 @@ export function show(main) {
     const fact = (title, value, series) => h("div", null, h("dt", null, title), h("dd", null, value, " ", past[series]?.length > 1 && spark(past[series])));
     replace(sums, fact("Accepted/s", rate(sumRate("accepted")), "accepted"), fact("Delivered/s", rate(sumRate("delivered")), "delivered"), fact("Acknowledged/s", rate(sumRate("acknowledged")), "acknowledged"),
       fact("Redelivered/s", rate(sumRate("redelivered")), "redelivered"), fact("Dead letters/s", rate(sumRate("dead_lettered")), "dead_lettered"),
-      fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues, most on a node", number(Math.max(...all.map(([, one]) => one.queues)))));
+      fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues, most on a node", number(Math.max(...all.map(([, one]) => one.queues)))),
+      readers(mesh).map((one) => fact(`${one.name}, records behind`, `${number(one.behind)}${one.seconds === null ? "" : `, ${span(one.seconds)}`}`)));
     replace(notice, mesh.nodes_missing.length > 0 && h("div", { class: "notice bad" },
       `${mesh.nodes_missing.join(", ")} ${mesh.nodes_missing.length === 1 ? "does" : "do"} not respond. Sums are without ${mesh.nodes_missing.length === 1 ? "it" : "them"}.`));
     replace(shape, picture(mesh));

@@ -1,7 +1,9 @@
-"""How far an archive is behind, and which of several archivers works."""
+"""How far a reader is behind, in records and in seconds."""
 
-from qmq.spark.archive.lag import Behind, Lag, Turn
-from tests.spark.rig import A, B
+from qmq.model.dots import Origin
+from qmq.model.lag import Behind, Lag
+
+A, B = Origin("a", 1), Origin("b", 2)
 
 
 def test_seconds_are_unknown_until_the_table_was_once_level() -> None:
@@ -33,22 +35,3 @@ def test_a_table_that_is_never_level_under_load_is_not_further_behind_each_time(
 
 def test_a_table_that_is_ahead_of_the_nodes_that_answer_is_not_behind() -> None:
     assert Lag().look(0.0, {A: 10}, {A: 20, B: 3}).records == 0
-
-
-def test_an_archiver_works_until_another_one_was_quicker() -> None:
-    turn = Turn(30.0)
-
-    assert turn.take(1, 0.0) and turn.take(2, 1000.0) and not turn.is_standby
-    turn.lose(3, 1000.0)
-
-    assert turn.is_standby and not turn.take(3, 1001.0)
-
-
-def test_one_that_stands_by_takes_over_when_the_table_has_not_moved_for_a_while() -> None:
-    turn = Turn(30.0)
-    turn.lose(3, 0.0)
-
-    assert not turn.take(3, 29.0)
-    assert not turn.take(4, 31.0), "the other one has committed"
-    assert not turn.take(4, 60.0)
-    assert turn.take(4, 61.0) and not turn.is_standby

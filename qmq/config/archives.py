@@ -1,0 +1,49 @@
+"""Archives of the mesh: the tables that `qmq archive` fills, as definitions have them.
+
+Only the place of a table is here. What opens it, such as keys of an object store, is in the environment or in files of
+each archiver, and never in a definition, which every node keeps, exports and backs up.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from qmq.address import table_path
+from qmq.section import Section
+
+
+def _read_table(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError("must be text in quotes")
+    try:
+        path = table_path(value)
+    except ValueError as error:
+        raise ValueError(f"must be a path: {value} {error}") from None
+    if not path.startswith("/"):
+        raise ValueError("must be an absolute path, such as /data/archive: archivers run in any directory")
+    return value
+
+
+def _read_destination(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(("/queue/", "/fanout/")):
+        raise ValueError("must be a queue or a fanout, such as /queue/orders")
+    return value
+
+
+class ArchiveSettings(Section):
+    """One archive. Its name is the name of the definition, and of the reader of the journal that fills it."""
+
+    name: str
+    table: Annotated[str, _read_table]
+    """A directory that all archivers can reach, or an address."""
+    destinations: tuple[Annotated[str, _read_destination], ...] = ()
+    """None: all queues and fanouts. It stays as it was when the table was begun."""
+    behind_seconds_max: Annotated[int, Meta(ge=10)] = 900
+    """The condition `archive-behind` is raised beyond it. Journals keep at least 1 GiB: hours, in most meshes."""
+
+    @classmethod
+    def before(cls, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        if values.get("destinations") == []:
+            raise ValueError("must have at least one of destinations, or be without them for all")
+        return values, {}
