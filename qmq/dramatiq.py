@@ -1,7 +1,8 @@
-"""A broker for dramatiq: its actors as jobs in queues of a mesh. Needs the extra `dramatiq` (docs/dramatiq.md).
+"""A broker for dramatiq: its actors as jobs in queues of a mesh, and a backend for their results. Needs the extra
+`dramatiq` (docs/dramatiq.md).
 
 The mesh does what other brokers leave to workers: a delayed message waits in the nodes and not in a worker, and what an
-actor has failed at for good is a dead letter of the mesh. Retries, results, groups and pipelines are dramatiq's own.
+actor has failed at for good is a dead letter of the mesh. Retries, groups and pipelines are dramatiq's own.
 
 Surprising: there are no delay queues, so `before_delay_message` of a middleware is never called.
 """
@@ -9,15 +10,18 @@ Surprising: there are no delay queues, so `before_delay_message` of a middleware
 import json
 import logging
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Unpack
 
 import dramatiq
 from dramatiq import Broker as DramatiqBroker
+from dramatiq.encoder import Encoder
 from dramatiq.errors import ConnectionClosed, DecodeError, QueueJoinTimeout, QueueNotFound
 from dramatiq.message import Message
 from dramatiq.middleware import Middleware
+from dramatiq.results import ResultBackend, ResultTimeout
+from dramatiq.results.backend import DEFAULT_TIMEOUT, Missing
 
 from qmq.client import blocking
 from qmq.client.options import ConnectOptions
@@ -28,6 +32,15 @@ JOIN_SECONDS = 0.05
 """Between two looks at a queue that is joined."""
 
 log = logging.getLogger("qmq.dramatiq")
+
+
+@contextmanager
+def _errors_of_dramatiq() -> Iterator[None]:
+    """A node that does not respond is a ConnectionClosed."""
+    try:
+        yield
+    except (NotConnected, TimeoutError) as error:
+        raise ConnectionClosed(f"no node has confirmed it: {error}") from error
 
 
 class QmqBroker(DramatiqBroker):
@@ -50,17 +63,15 @@ class QmqBroker(DramatiqBroker):
         self.queues: dict[str, None] = {}
         self.actor_options |= {"broker_priority"}
         self._prefix = prefix
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         connect: ConnectOptions = {"connect_timeout_seconds": timeout_seconds, **options}
         self._connected = ProcessClient(addresses, **connect)
 
     @property
     def client(self) -> blocking.Client:
         """The client of this process, another one if it has given up. Raises ConnectionClosed, Refused."""
-        try:
+        with _errors_of_dramatiq():
             return self._connected.client
-        except NotConnected as error:
-            raise ConnectionClosed(str(error)) from error
 
     def close(self) -> None:
         self._connected.close()
@@ -83,10 +94,7 @@ class QmqBroker(DramatiqBroker):
         if (priority := message.options.get("broker_priority")) is not None:
             headers["priority"] = str(priority)
         self.emit_before("enqueue", message, delay)
-        try:
-            self.client.send(destination, message.encode(), headers, timeout_seconds=self._timeout_seconds)
-        except (NotConnected, TimeoutError) as error:
-            raise ConnectionClosed(f"no node has confirmed the message: {error}") from error
+        self.send(destination, message.encode(), headers)
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -95,7 +103,7 @@ class QmqBroker(DramatiqBroker):
 
     def flush(self, queue_name: str) -> None:
         """Drop what waits in a queue, on all nodes. Needs the right to operate it."""
-        self._ask("purge", queue_name)
+        self._ask("purge", self._destination(queue_name), {})
 
     def flush_all(self) -> None:
         for queue_name in self.queues:
@@ -104,7 +112,7 @@ class QmqBroker(DramatiqBroker):
     def join(self, queue_name: str, *, timeout: int | None = None) -> None:
         """Wait until the queue is empty and no worker has a message of it, delayed ones included; for tests."""
         end = None if timeout is None else time.monotonic() + timeout / 1000
-        while self._ask("count-msgs", queue_name)["num_messages"]:
+        while self.count(self._destination(queue_name)):
             if end is not None and time.monotonic() > end:
                 raise QueueJoinTimeout(queue_name)
             time.sleep(JOIN_SECONDS)
@@ -114,10 +122,21 @@ class QmqBroker(DramatiqBroker):
             raise QueueNotFound(queue_name)
         return f"/queue/{self._prefix}{queue_name}"
 
-    def _ask(self, verb: str, queue_name: str) -> Any:
+    def send(self, destination: str, body: bytes, headers: dict[str, str]) -> None:
+        """On return a node has confirmed it. Raises ConnectionClosed, Refused."""
+        with _errors_of_dramatiq():
+            self.client.send(destination, body, headers, timeout_seconds=self.timeout_seconds)
+
+    def count(self, destination: str) -> int:
+        """Messages of a queue on all nodes that respond, in flight included. Raises ConnectionClosed, Refused."""
+        return int(self._ask("count-msgs", destination, {"scope": "mesh"})["num_messages"])
+
+    def _ask(self, verb: str, destination: str, options: dict[str, str]) -> Any:
         """What an administrative request responds."""
-        request = f"/control/{verb}{self._destination(queue_name)}"
-        return json.loads(self.client.request(request, b"", timeout_seconds=self._timeout_seconds).body)
+        request = f"/control/{verb}{destination}"
+        with _errors_of_dramatiq():
+            answer = self.client.request(request, b"", options, timeout_seconds=self.timeout_seconds)
+        return json.loads(answer.body)
 
 
 class QmqConsumer(dramatiq.Consumer):
@@ -126,10 +145,8 @@ class QmqConsumer(dramatiq.Consumer):
     def __init__(self, client: blocking.Client, destination: str, prefetch: int, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
         self._opened = ExitStack()
-        try:
+        with _errors_of_dramatiq():
             self._messages = self._opened.enter_context(client.subscribe(destination, prefetch=prefetch))
-        except NotConnected as error:
-            raise ConnectionClosed(str(error)) from error
 
     def __next__(self) -> "QmqMessage | None":
         try:
@@ -170,3 +187,59 @@ class QmqMessage(dramatiq.MessageProxy):
     def __init__(self, message: Message[Any], received: blocking.Message) -> None:
         super().__init__(message)
         self.received = received
+
+
+class QmqResults(ResultBackend):
+    """Results of actors, for the middleware `Results`: each is the message of a queue of its own, and expires.
+
+    Its queue is `/queue/NAMESPACE.KEY`. A result is stored as a message of the broker is: with three nodes on two
+    disks. Any node finds it; reading leaves it there. Of two results of one message, the first stays.
+    """
+
+    def __init__(
+        self,
+        broker: QmqBroker,
+        *,
+        namespace: str = "dramatiq-results",
+        encoder: Encoder | None = None,
+        use_namespace_prefix_keys: bool = False,
+    ) -> None:
+        super().__init__(namespace=namespace, encoder=encoder, use_namespace_prefix_keys=use_namespace_prefix_keys)
+        self._broker = broker
+
+    def get_result(self, message: Message[Any], *, block: bool = False, timeout: int | None = None) -> Any:
+        """The result, within `timeout` ms if `block`, without polling.
+
+        Raises ResultMissing, ResultTimeout, ResultFailure with the actor's exception, ConnectionClosed, Refused.
+        """
+        if not block:
+            return super().get_result(message)
+        destination = self._destination(self.build_message_key(message))
+        result = self._received(destination, (DEFAULT_TIMEOUT if timeout is None else timeout) / 1000)
+        if result is Missing:
+            raise ResultTimeout(message)
+        return self.unwrap_result(result)
+
+    def _get(self, message_key: str) -> Any:
+        destination = self._destination(message_key)
+        if not self._broker.count(destination):
+            return Missing
+        return self._received(destination, self._broker.timeout_seconds)
+
+    def _store(self, message_key: str, result: Any, ttl: int) -> None:
+        headers = {"content-type": "application/json", "ttl": str(max(int(ttl), 1))}
+        self._broker.send(self._destination(message_key), self.encoder.encode(result), headers)
+
+    def _destination(self, message_key: str) -> str:
+        return f"/queue/{self.namespace}.{message_key}"
+
+    def _received(self, destination: str, seconds: float) -> Any:
+        """The first message of the queue, which returns to it unsettled at the end of the subscription."""
+        try:
+            subscription = self._broker.client.subscribe(destination, prefetch=1, timeout_seconds=seconds)
+            with subscription as messages:
+                return self.encoder.decode(messages.receive(timeout_seconds=seconds).body)
+        except TimeoutError:
+            return Missing
+        except NotConnected as error:
+            raise ConnectionClosed(str(error)) from error

@@ -37,6 +37,11 @@ def resize(message):
     if message.body == b"bad" and "delivery-count" not in message.headers:
         raise ValueError("bad")
 
+def slow(message):
+    say("begins")
+    sys.stdin.readline()
+    say("ends")
+
 def mail(message):
     say("mail", message.body.decode(), message.headers["content-type"])
 """
@@ -72,7 +77,7 @@ def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @contextmanager
 def consuming(project: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
     line, environment = command(project, "-m", "django", "qmq_consume", *words)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(line, env=environment, cwd=project, **pipes) as running:  # type: ignore[call-overload]
         try:
             assert running.stderr.readline().startswith("consuming ")
@@ -105,6 +110,34 @@ def test_what_was_not_processed_when_the_command_stops_is_delivered_again(mesh: 
         client.send("/queue/jobs", b"18")
         with client.subscribe("/queue/jobs") as messages, messages.receive(timeout_seconds=PATIENCE_SECONDS) as message:
             assert message.body == b"18"
+
+
+def test_a_function_that_runs_when_the_command_stops_finishes_and_its_message_is_done(
+    mesh: Nodes, project: Path
+) -> None:
+    with consuming(project, "/queue/jobs", "jobs.slow") as running:
+        with qmq.client.blocking.connect(mesh.addresses) as client:
+            client.send("/queue/jobs", b"19")
+            assert running.stdout.readline() == "begins\n"
+            running.send_signal(signal.SIGTERM)
+            client.send("/queue/jobs", b"20")
+            output, _ = running.communicate("\n", timeout=PATIENCE_SECONDS)
+
+            assert (running.returncode, output) == (0, "ends\n")
+            with client.subscribe("/queue/jobs") as messages:
+                message = messages.receive(timeout_seconds=PATIENCE_SECONDS)
+                assert (message.body, message.delivery_count) == (b"20", 1)
+
+
+def test_only_the_consumer_that_is_named_is_imported(mesh: Nodes, project: Path) -> None:
+    write(project, mesh.addresses, CONSUMERS.replace("jobs.mail", "jobs.none"))
+
+    with (  # The checks of Django, which come first, import all.
+        consuming(project, "/queue/jobs", "--skip-checks") as running,
+        qmq.client.blocking.connect(mesh.addresses) as client,
+    ):
+        client.send("/queue/jobs", b"17")
+        assert running.stdout.readline() == "resize 17 1\n"
 
 
 SENDS = """
@@ -179,6 +212,7 @@ def test_a_wrong_setting_is_found_by_the_check(
         (["/queue/jobs", "jobs.none"], '"none"'),
         (["--threads", "0"], "at least 1"),
         (["/nonsense/a", "jobs.resize"], "bad-destination"),
+        (["--durable", "name"], "durable subscriptions are of fanouts"),
     ],
 )
 def test_a_wrong_command_ends_with_what_is_wrong(project: Path, words: list[str], text: str) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,18 +16,17 @@ import pytest
 
 import qmq.client.blocking
 from tests.client.styles import Nodes, nodes
-from tests.client.test_styles import ANN
+from tests.client.test_styles import ANN, eventually
 
 dramatiq = pytest.importorskip("dramatiq")
 
 from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, QueueNotFound  # noqa: E402
 from dramatiq.middleware import GroupCallbacks  # noqa: E402
 from dramatiq.rate_limits.backends import StubBackend as StubLimits  # noqa: E402
-from dramatiq.results import Results  # noqa: E402
-from dramatiq.results.backends import StubBackend  # noqa: E402
+from dramatiq.results import ResultFailure, ResultMissing, Results, ResultTimeout  # noqa: E402
 
 from qmq.config import DestinationPolicy, DestinationSettings  # noqa: E402
-from qmq.dramatiq import QmqBroker  # noqa: E402
+from qmq.dramatiq import QmqBroker, QmqResults  # noqa: E402
 from qmq.errors import Refused  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -138,8 +138,8 @@ def test_a_message_with_a_higher_priority_goes_first(broker: QmqBroker) -> None:
     assert seen == ["high", "low 0", "low 1", "low 2"]
 
 
-def test_groups_pipelines_and_results_work_with_their_backends(broker: QmqBroker) -> None:
-    broker.add_middleware(Results(backend=StubBackend()))
+def test_groups_and_pipelines_have_results(broker: QmqBroker) -> None:
+    broker.add_middleware(Results(backend=QmqResults(broker)))
     broker.add_middleware(GroupCallbacks(StubLimits()))
     is_complete = threading.Event()
 
@@ -160,6 +160,101 @@ def test_groups_pipelines_and_results_work_with_their_backends(broker: QmqBroker
 
         pipeline = dramatiq.pipeline([double.message(1), double.message(), double.message()], broker=broker).run()
         assert pipeline.get_result(block=True, timeout=PATIENCE_MS) == 8
+
+
+@pytest.fixture
+def apart() -> Iterator[tuple[QmqBroker, QmqBroker]]:
+    """Brokers of two nodes of one mesh."""
+    with nodes("abc") as mesh:
+        both = QmqBroker(mesh.addresses[0]), QmqBroker(mesh.addresses[1])
+        yield both
+        for one in both:
+            one.close()
+
+
+def test_a_result_is_read_on_another_node_as_often_as_one_likes(apart: tuple[QmqBroker, QmqBroker]) -> None:
+    at_worker, at_caller = apart
+    results = QmqResults(at_caller)
+    at_worker.add_middleware(Results(backend=QmqResults(at_worker)))
+
+    @dramatiq.actor(broker=at_worker, store_results=True)
+    def double(number: int) -> int:
+        return 2 * number
+
+    @dramatiq.actor(broker=at_worker, store_results=True, max_retries=0)
+    def fail() -> None:
+        raise ZeroDivisionError("by nothing")
+
+    message, failing = double.send(21), fail.send()
+    with pytest.raises(ResultMissing):
+        message.get_result(backend=results)
+    with pytest.raises(ResultTimeout):
+        message.get_result(backend=results, block=True, timeout=50)
+    with worker(at_worker):
+        assert message.get_result(backend=results, block=True, timeout=PATIENCE_MS) == 42
+        for _ in range(30):  # More often than a message may be lost with its consumer.
+            assert message.get_result(backend=results) == message.get_result(backend=results, block=True) == 42
+        with pytest.raises(ResultFailure, match="ZeroDivisionError: by nothing"):
+            failing.get_result(backend=results, block=True, timeout=PATIENCE_MS)
+
+
+def test_a_result_waits_for_all_that_read_it_at_once(broker: QmqBroker) -> None:
+    results = QmqResults(broker)
+    message = dramatiq.Message(queue_name="default", actor_name="work", args=(), kwargs={}, options={})
+
+    with ThreadPoolExecutor(8) as pool:
+        readers = [pool.submit(message.get_result, backend=results, block=True, timeout=PATIENCE_MS) for _ in range(8)]
+        results.store_result(message, "done", 60_000)
+        assert [reader.result(PATIENCE_SECONDS) for reader in readers] == ["done"] * 8
+
+
+def test_a_result_expires_and_the_first_of_two_stays(broker: QmqBroker) -> None:
+    results = QmqResults(broker, use_namespace_prefix_keys=True)
+    kept, expiring = (
+        dramatiq.Message(queue_name="default", actor_name="work", args=(), kwargs={}, options={}) for _ in range(2)
+    )
+    results.store_result(kept, "first", 60_000)
+    results.store_result(kept, "second", 60_000)
+    results.store_result(expiring, "soon gone", 100)
+
+    def has_expired() -> bool:
+        try:
+            results.get_result(expiring)
+        except ResultMissing:
+            return True
+        return False
+
+    eventually(has_expired)
+    assert results.get_result(kept) == "first"
+
+
+def test_a_join_waits_for_messages_of_all_nodes(apart: tuple[QmqBroker, QmqBroker]) -> None:
+    here, there = apart
+
+    @dramatiq.actor(broker=there)
+    def work() -> None:
+        pass
+
+    here.declare_queue(work.queue_name)
+    work.send()
+
+    with pytest.raises(QueueJoinTimeout):
+        here.join(work.queue_name, timeout=0)
+
+
+def test_results_raise_the_errors_of_dramatiq_without_a_node(broker: QmqBroker, mesh: Nodes) -> None:
+    results = QmqResults(broker)
+    message = dramatiq.Message(queue_name="default", actor_name="work", args=(), kwargs={}, options={})
+    results.store_result(message, 1, 60_000)
+    mesh.kill("a")
+    broker.timeout_seconds = 0.3
+
+    with pytest.raises(ConnectionClosed):
+        results.store_result(message, 1, 60_000)
+    with pytest.raises(ConnectionClosed):
+        results.get_result(message)
+    with pytest.raises(ResultTimeout):
+        results.get_result(message, block=True, timeout=100)
 
 
 def test_what_no_actor_can_take_is_a_dead_letter(broker: QmqBroker, mesh: Nodes) -> None:
@@ -231,7 +326,7 @@ def test_errors_are_those_of_dramatiq(broker: QmqBroker, mesh: Nodes) -> None:
     with pytest.raises(ConnectionClosed, match=r"127\.0\.0\.1:1"):
         nowhere.enqueue(work.message())
     mesh.kill("a")
-    broker._timeout_seconds = 0.3
+    broker.timeout_seconds = 0.3
     with pytest.raises(ConnectionClosed, match="no node has confirmed"):
         work.send()
 
@@ -297,7 +392,8 @@ broker.close()
 
 
 def test_the_program_of_the_page_does_all_its_jobs_in_several_processes(mesh: Nodes, tmp_path: Path) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    program, with_results, caller = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    program = program.replace("dramatiq.set_broker(QmqBroker(NODES))\n", with_results)
     (command,) = re.findall(r"^dramatiq (resizes .*)$", PAGE, re.MULTILINE)
     for port in (61613, 61614, 61615):
         program = program.replace(f"127.0.0.1:{port}", mesh.addresses[0])
@@ -317,7 +413,10 @@ def test_the_program_of_the_page_does_all_its_jobs_in_several_processes(mesh: No
                 done.update(map(int, re.findall(r"done resize (\d+)", line)))
                 if len(done) == 101:
                     break
+            (tmp_path / "caller.py").write_text(caller)
+            with run([sys.executable, "caller.py"], stdout=subprocess.PIPE) as calling:
+                printed, _ = calling.communicate(timeout=PATIENCE_SECONDS)
         finally:
             workers.terminate()
 
-    assert done == set(range(1, 102))
+    assert (done, printed) == (set(range(1, 102)), "42\n")

@@ -21,12 +21,11 @@ from qmq.client.message import MessageContent
 from qmq.client.message import Receipt as Receipt
 from qmq.client.options import ConnectOptions, ConnectPlan, SubscribeOptions, new_feed, plan
 from qmq.client.styles import outside_of_block, wrong_style
-from qmq.client.subscription import Reading
+from qmq.client.subscription import Reading, ended
 from qmq.client.subscription import Subscription as AwaitedSubscription
 from qmq.client.threads import ThreadRunner
 from qmq.client.transaction import Collection
 from qmq.client.transaction import Transaction as AwaitedTransaction
-from qmq.errors import NotConnected
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,9 +81,15 @@ class Client:
         return Message(self, self.runner.call(steps), False)
 
     def subscribe(
-        self, destination: str, *, confirm: bool = False, **options: Unpack[SubscribeOptions]
+        self,
+        destination: str,
+        *,
+        confirm: bool = False,
+        timeout_seconds: float = math.inf,
+        **options: Unpack[SubscribeOptions],
     ) -> "Subscription":
-        return Subscription(self, new_feed(self.calls.core.client_id, destination, confirm=confirm, **options), confirm)
+        feed = new_feed(self.calls.core.client_id, destination, confirm=confirm, **options)
+        return Subscription(self, feed, confirm, timeout_seconds)
 
     def transaction(self, *, timeout_seconds: float = math.inf) -> "Transaction":
         return Transaction(self, timeout_seconds)
@@ -141,8 +146,8 @@ class Subscription(Reading):
 
     BLOCK = "with"
 
-    def __init__(self, client: Client, feed: Feed, confirm: bool) -> None:
-        super().__init__(client.calls, feed)
+    def __init__(self, client: Client, feed: Feed, confirm: bool, timeout_seconds: float) -> None:
+        super().__init__(client.calls, feed, timeout_seconds)
         self._blocking = client
         self._confirm = confirm
 
@@ -150,6 +155,10 @@ class Subscription(Reading):
     def position(self) -> str:
         with self._blocking.runner.locked():
             return super().position
+
+    def stop(self) -> None:
+        with self._blocking.runner.locked():
+            super().stop()
 
     def __enter__(self) -> "Subscription":
         self._blocking.runner.call(self.begin())
@@ -165,7 +174,7 @@ class Subscription(Reading):
     def receive(self, *, timeout_seconds: float = math.inf) -> Message:
         delivery = self._blocking.runner.call(self.next(timeout_seconds))
         if delivery is None:
-            raise NotConnected("the subscription was left")
+            raise ended()
         return Message(self._blocking, delivery, self._confirm)
 
     def __iter__(self) -> "Subscription":

@@ -154,9 +154,15 @@ class Client:
         return True
 
     def subscribe(
-        self, destination: str, *, confirm: bool = False, **options: Unpack[SubscribeOptions]
+        self,
+        destination: str,
+        *,
+        confirm: bool = False,
+        timeout_seconds: float = math.inf,
+        **options: Unpack[SubscribeOptions],
     ) -> Subscription:
-        """The messages of a queue, a fanout or a topic, inside `async with`.
+        """The messages of a queue, a fanout or a topic, inside `async with`. Its beginning waits up to
+        `timeout_seconds` for the node.
 
         Queues: at most `prefetch` messages are here and not settled. `ack="auto"` acknowledges a message when it is
         handed out. `confirm` lets a message's context wait for the receipt of its ACK, and `ack_level` says when ACKs
@@ -171,7 +177,8 @@ class Client:
 
         Raises ValueError for arguments that no node accepts, LocalProtocolError for those that STOMP cannot carry.
         """
-        return Subscription(self, new_feed(self.core.client_id, destination, confirm=confirm, **options), confirm)
+        feed = new_feed(self.core.client_id, destination, confirm=confirm, **options)
+        return Subscription(self, feed, confirm, timeout_seconds)
 
     def transaction(self, *, timeout_seconds: float = math.inf) -> Transaction:
         """Messages and acknowledgements that take effect together, inside `async with`. The end of the block waits up

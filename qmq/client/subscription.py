@@ -23,9 +23,10 @@ class Reading:
 
     BLOCK = "async with"
 
-    def __init__(self, client: Subscriber, feed: Feed) -> None:
+    def __init__(self, client: Subscriber, feed: Feed, timeout_seconds: float) -> None:
         self._client = client
         self._feed = feed
+        self._timeout_seconds = timeout_seconds
         self._is_entered = False
 
     @property
@@ -45,14 +46,19 @@ class Reading:
         return self._feed.dropped
 
     async def begin(self) -> None:
-        """On return a node has the subscription. Raises Refused, NotConnected; cancelled, nothing is left behind."""
+        """On return a node has the subscription. Raises Refused, NotConnected, TimeoutError; after that, and if it is
+        cancelled, nothing is left behind.
+        """
+        await self._client.runner.limited(self._timeout_seconds, self._begin())
+
+    async def _begin(self) -> None:
         client, feed = self._client, self._feed
         self._is_entered = True
         client.core.subscribe(feed)
         client.runner.wake()
         try:
             await client.runner.checkpoint()
-            while not feed.opened and feed.error is None:
+            while not (feed.opened or feed.error or feed.is_stopped):
                 await client.runner.changed(feed)
         except BaseException:
             self.end()
@@ -60,13 +66,21 @@ class Reading:
         if feed.error is not None:
             raise feed.error
 
+    def stop(self) -> None:
+        """Take no more messages: iteration ends, also where a task or thread waits for the next one, and `receive`
+        raises NotConnected. What was handed out is settled as before. The rest returns to its queue at the end of the
+        block. Idempotent. Not for handlers of signals in a program of threads: there it may wait for itself.
+        """
+        self._client.core.stop(self._feed)
+        self._client.runner.wake()
+
     def end(self) -> None:
         """Messages that are not settled go back to their queue. Idempotent."""
         self._client.core.unsubscribe(self._feed)
         self._client.runner.wake()
 
     async def next(self, timeout_seconds: float) -> Delivered | None:
-        """The next message, None once the subscription was left. Raises as `Subscription.receive`."""
+        """The next message, None once the subscription was stopped or left. Raises as `Subscription.receive`."""
         if not self._is_entered:
             raise not_entered("a subscription", self.BLOCK)
         return await self._client.runner.limited(timeout_seconds, self._next())
@@ -74,7 +88,7 @@ class Reading:
     async def _next(self) -> Delivered | None:
         client, feed = self._client, self._feed
         await client.runner.checkpoint()
-        while True:
+        while not feed.is_stopped:
             delivery = client.core.take(feed)
             if delivery is not None:
                 client.runner.wake()
@@ -82,23 +96,31 @@ class Reading:
             if feed.error is not None:
                 raise feed.error
             if feed.state is FeedState.ENDED:
-                return None
+                break
             await client.runner.changed(feed)
+        return None
+
+
+def ended() -> NotConnected:
+    """What `receive` raises when no message comes any more."""
+    return NotConnected("the subscription was stopped or left")
 
 
 class Subscription(Reading):
     """Made by `Client.subscribe`. Subscribed inside its `async with`, whatever happens to nodes meanwhile.
 
-    Iteration waits for the next message; it ends only with an exception, because a subscription has no last message.
+    Iteration waits for the next message. It ends with an exception or by `stop`, as a subscription has no last message.
     Several tasks may iterate over one subscription: each message goes to one of them.
     """
 
-    def __init__(self, client: Subscriber, feed: Feed, confirm: bool) -> None:
-        super().__init__(client, feed)
+    def __init__(self, client: Subscriber, feed: Feed, confirm: bool, timeout_seconds: float) -> None:
+        super().__init__(client, feed, timeout_seconds)
         self._confirm = confirm
 
     async def __aenter__(self) -> "Subscription":
-        """On return a node has the subscription. Raises Refused, NotConnected; cancelled, nothing is left behind."""
+        """On return a node has the subscription. Raises Refused, NotConnected, and TimeoutError after the
+        `timeout_seconds` of `subscribe`. After an error, or a cancel, nothing is left behind.
+        """
         await self.begin()
         return self
 
@@ -115,18 +137,18 @@ class Subscription(Reading):
             TimeoutError: none came within `timeout_seconds`.
             Refused: a node refuses to go on with the subscription (after messages that came before that).
             Overrun: a topic's messages were not taken in time, and some are missed (likewise).
-            NotConnected: the client was closed or has given up, or the subscription was left.
+            NotConnected: the client was closed or has given up, or the subscription was stopped or left.
         """
         delivery = await self.next(timeout_seconds)
         if delivery is None:
-            raise NotConnected("the subscription was left")
+            raise ended()
         return Message(self._client, delivery, self._confirm)
 
     def __aiter__(self) -> "Subscription":
         return self
 
     async def __anext__(self) -> Message:
-        """As `receive`, without a time limit; the iteration ends once the subscription was left."""
+        """As `receive`, without a time limit; the iteration ends once the subscription was stopped or left."""
         delivery = await self.next(math.inf)
         if delivery is None:
             raise StopAsyncIteration

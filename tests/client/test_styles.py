@@ -227,12 +227,13 @@ def test_with_all_nodes_down_calls_wait_up_to_their_time_limit_and_then_go_on(st
                 lambda: client.send("/queue/q", b"given up", timeout_seconds=0.1),
                 lambda: client.request("/queue/q", b"given up", timeout_seconds=0.1),
                 lambda: messages.receive(timeout_seconds=0.1),
+                client.subscribe("/queue/other", timeout_seconds=0.1).__enter__,
             ):
                 with pytest.raises(TimeoutError, match=r"not within 0\.1 s"):
                     call()
             with pytest.raises(TimeoutError), client.transaction(timeout_seconds=0.1) as together:
                 together.send("/queue/q", b"given up")
-            assert client.statistics().unconfirmed_messages == 0
+            assert (client.statistics().unconfirmed_messages, client.statistics().subscriptions) == (0, 1)
 
             with ThreadPoolExecutor(1) as pool:
                 kept = pool.submit(client.send, "/queue/q", b"kept")
@@ -246,8 +247,43 @@ def test_a_waiting_receive_of_a_left_subscription_ends(style: Style) -> None:
         with client.subscribe("/queue/q") as messages:
             ended = pool.submit(list, messages)
         assert ended.result(PATIENCE_SECONDS) == []
-        with pytest.raises(NotConnected, match="the subscription was left"):
+        with pytest.raises(NotConnected, match="the subscription was stopped or left"):
             messages.receive()
+
+
+def test_a_stopped_subscription_takes_no_more_messages_and_settles_those_it_has(style: Style) -> None:
+    with nodes() as mesh, style.connect(mesh.addresses) as client, ThreadPoolExecutor(1) as pool:
+        client.send("/queue/q", b"one")
+        with client.subscribe("/queue/q", prefetch=2, confirm=True) as messages:
+            with messages.receive(timeout_seconds=PATIENCE_SECONDS) as one:
+                ended = pool.submit(list, messages)
+                messages.stop()
+                assert ended.result(PATIENCE_SECONDS) == []
+                client.send("/queue/q", b"two")
+                with pytest.raises(NotConnected, match="the subscription was stopped or left"):
+                    messages.receive()
+            assert not one.is_stale and one.ack() is None
+
+        with client.subscribe("/queue/q") as messages:
+            assert take(messages, 1) == [b"two"]
+
+
+def test_a_subscription_that_is_stopped_while_no_node_has_it_ends(style: Style) -> None:
+    with nodes() as mesh, style.connect(mesh.addresses) as client, ThreadPoolExecutor(1) as pool:
+        mesh.kill("a")
+        eventually(lambda: client.statistics().node is None)
+        subscription = client.subscribe("/queue/q")
+
+        def take_all() -> list[Any]:
+            with subscription as messages:
+                return list(messages)
+
+        ended = pool.submit(take_all)
+        eventually(lambda: client.statistics().subscriptions == 1)
+        subscription.stop()
+
+        assert ended.result(PATIENCE_SECONDS) == []
+        assert client.statistics().subscriptions == 0
 
 
 def test_without_a_node_connect_warns_after_one_round_and_ends_in_time(
@@ -429,6 +465,7 @@ def test_a_time_limit_that_is_negative_is_an_error(style: Style, seconds: float)
             lambda: client.send("/queue/q", b"", timeout_seconds=seconds),
             lambda: client.request("/queue/q", b"", timeout_seconds=seconds),
             lambda: messages.receive(timeout_seconds=seconds),
+            client.subscribe("/queue/other", timeout_seconds=seconds).__enter__,
         ):
             with pytest.raises(ValueError, match="timeout_seconds is not negative"):
                 use()

@@ -285,6 +285,11 @@ class Core:
         if self.phase is Phase.ONLINE:
             self._feeds.open(feed)
 
+    def stop(self, feed: Feed) -> None:
+        """Its owner takes no more messages, and settles those that it has. Idempotent."""
+        feed.is_stopped = True
+        self._exchange.changed[feed] = None
+
     def unsubscribe(self, feed: Feed) -> None:
         """Its owner has left. Waiting and unsettled messages return to their queue. Idempotent."""
         self._feeds.end(feed, None)

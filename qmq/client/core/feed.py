@@ -138,6 +138,8 @@ class Feed:
     unsettled: dict[str, Delivered] = field(default_factory=dict)
     """By ack id, in the order of delivery: came over the present connection, and neither ACK nor NACK is said."""
     dropped: int = 0
+    is_stopped: bool = False
+    """Whether the application takes no more messages."""
 
     def __post_init__(self) -> None:
         self.kind = FeedKind.QUEUE if self.durable else kind_of(self.destination)

@@ -7,12 +7,9 @@ dead letter of the mesh. SIGTERM and SIGINT let the functions that run finish; w
 import logging
 import signal
 from argparse import ArgumentParser
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from queue import SimpleQueue
-from threading import Event, Thread
-from typing import Any, Final
+from threading import Thread
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
@@ -20,13 +17,14 @@ from django.utils.module_loading import import_string
 
 from qmq.client import blocking
 from qmq.client.django import client, close
-from qmq.client.django.conf import Handler, handlers
+from qmq.client.django.conf import Handler, consumers
 from qmq.errors import NotConnected, Refused
 
-LOOK_SECONDS: Final = 1.0
-"""How often a thread that waits for a message looks whether the command stops."""
-
 log = logging.getLogger("qmq.django")
+
+Ends = SimpleQueue[BaseException | None]
+"""Why the command stops: a signal or a thread that is done (None), or the failure of a thread. A handler of signals may
+put into it."""
 
 
 class QmqConsume(BaseCommand):
@@ -46,61 +44,61 @@ class QmqConsume(BaseCommand):
         if given["threads"] < 1 or given["prefetch"] < 1:
             raise CommandError("--threads and --prefetch are at least 1")
         options = {"prefetch": given["prefetch"], **({"durable": given["durable"]} if given["durable"] else {})}
-        stopping, failures = Event(), SimpleQueue[BaseException]()
+        ends = Ends()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopping.set())
+            signal.signal(number, lambda *_: ends.put(None))
         try:
             connected = client()
-        except (NotConnected, Refused) as error:
+            taken = [
+                (connected.subscribe(destination, **options), function)
+                for destination, function in chosen.items()
+                for _ in range(given["threads"])
+            ]
+        except (NotConnected, Refused, ValueError) as error:
+            close()
             raise CommandError(str(error)) from error
-        threads = [
-            Thread(
-                target=_until_failed,
-                args=(partial(_consume, connected, destination, one, options, stopping), stopping, failures),
-            )
-            for destination, one in chosen.items()
-            for _ in range(given["threads"])
-        ]
+        threads = [Thread(target=_consume, args=(messages, function, ends)) for messages, function in taken]
         for thread in threads:
             thread.start()
         self.stderr.write(f"consuming {', '.join(chosen)}")
+        failures = [ends.get()]
+        for messages, _function in taken:
+            messages.stop()
         for thread in threads:
             thread.join()
         close()
-        if not failures.empty():
-            raise CommandError(str(failures.get()))
+        while not ends.empty():
+            failures.append(ends.get())
+        for failure in failures:
+            if failure is not None:
+                raise CommandError(str(failure)) from failure
 
 
 def _chosen(destination: str | None, function: str | None) -> dict[str, Handler]:
+    if destination is not None and function is not None:
+        paths = {destination: function}
+    else:
+        paths = {key: path for key, path in consumers().items() if destination in (None, key)}
+        if not paths and destination is not None:
+            raise CommandError(f"QMQ has no consumer for {destination}: name its function, too")
+        if not paths:
+            raise CommandError("QMQ has no consumers: name a destination and a function")
     try:
-        if destination is not None and function is not None:
-            return {destination: import_string(function)}
-        known = handlers()
+        return {key: import_string(path) for key, path in paths.items()}
     except ImportError as error:
         raise CommandError(str(error)) from error
-    if destination is not None and destination not in known:
-        raise CommandError(f"QMQ has no consumer for {destination}: name its function, too")
-    if not known:
-        raise CommandError("QMQ has no consumers: name a destination and a function")
-    return known if destination is None else {destination: known[destination]}
 
 
-def _until_failed(work: Callable[[], None], stopping: Event, failures: "SimpleQueue[BaseException]") -> None:
-    """One thread that fails stops all of them."""
+def _consume(messages: blocking.Subscription, function: Handler, ends: Ends) -> None:
+    """One thread, until the subscription is stopped. One that fails stops all of them."""
+    failure: BaseException | None = None
     try:
-        work()
+        with messages:
+            for message in messages:
+                _process(message, function)
     except BaseException as error:
-        failures.put(error)
-        stopping.set()
-
-
-def _consume(
-    connected: blocking.Client, destination: str, function: Handler, options: dict[str, Any], stopping: Event
-) -> None:
-    with connected.subscribe(destination, **options) as messages:
-        while not stopping.is_set():
-            with suppress(TimeoutError):
-                _process(messages.receive(timeout_seconds=LOOK_SECONDS), function)
+        failure = error
+    ends.put(failure)
 
 
 def _process(message: blocking.Message, function: Handler) -> None:
