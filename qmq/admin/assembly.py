@@ -75,7 +75,7 @@ def admin_parts(
         rpc,
         access,
         system,
-        History(engine, beats, sessions),
+        History(engine, beats, sessions, node, rpc),
         QueuePages(broker.totals, catalog),
         Overview(engine, node, mesh, mesh_parts, facts, conditions, connections, readers),
     )

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from qmq.admin.console.history import HistoryCall
 from qmq.admin.console.queue_pages import FirstsCall, RowsCall
-from qmq.admin.console.requests import AuditCall, HistoryCall, OverviewCall
+from qmq.admin.console.requests import AuditCall, OverviewCall
 from qmq.admin.control import ControlRequest
 from qmq.admin.inspection.connections import ConnectionsCall, KickCall, LinksCall
 from qmq.admin.inspection.messages import MemoryMessagesCall, WhereaboutsCall

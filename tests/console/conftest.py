@@ -86,11 +86,17 @@ class Console:
     def send(self, queue: str, *messages: dict[str, Any], kind: str = "queues") -> None:
         self.post(f"/v1/{kind}/{queue}/messages", {"messages": list(messages)}, qmq_batch="true")
 
+    def show(self, verb: str) -> Any:
+        with urllib.request.urlopen(f"{self.address}/v1/control/{verb}", timeout=30) as response:
+            return json.load(response)
+
     def depth(self, queue: str) -> int:
         """Messages of the queue on all nodes."""
-        path = f"{self.address}/v1/control/count-msgs/queue/{queue}?scope=mesh"
-        with urllib.request.urlopen(path, timeout=30) as response:
-            return int(json.load(response)["num_messages"])
+        return int(self.show(f"count-msgs/queue/{queue}?scope=mesh")["num_messages"])
+
+    def samples(self, node: str) -> int:
+        """How many a node of the mesh has taken, one in 10 seconds."""
+        return len(self.show("history?scope=mesh")["nodes"][node]["at_us"])
 
 
 @pytest.fixture(scope="package")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster_mesh import Cluster
+from tests.support.cluster_wait import eventually
 
 from .conftest import AXE, PATIENCE_MS, Console, Problems, picture, sync_api
 
@@ -63,6 +64,7 @@ def test_mesh_is_drawn_with_its_links_and_says_what_it_serves(page: Any, node: C
 def test_dead_node_is_missing_and_comes_back(page: Any, node: Console, mesh: Cluster) -> None:
     page.goto(node.address)
     expect(page.locator("#bar")).to_contain_text("3 nodes")
+    eventually(lambda: node.samples("c") >= 3, "c has not run for half a minute")
 
     mesh.kill("c")
 
@@ -71,7 +73,15 @@ def test_dead_node_is_missing_and_comes_back(page: Any, node: Console, mesh: Clu
     expect(page.get_by_role("row", name=re.compile("^c "))).to_contain_text("Its numbers are missing here")
     expect(page.locator("svg.picture line.bad").first).to_be_visible()
     expect(page.locator("svg.picture")).to_contain_text(re.compile("serves (a|b), c"), timeout=60_000)
+    # What c was doing just before is in no other place than at its peers.
+    expect(page.locator("svg.spark .ended").first).to_be_attached(timeout=60_000)
+    expect(page.get_by_role("row", name=re.compile("^c "))).to_contain_text(re.compile(r"Last seen at \d"))
     picture(page, "console-node-down")
+    page.goto(f"{node.address}/#/charts")
+    expect(page.locator("svg.chart").first).to_have_attribute("aria-label", re.compile(r"c ended \d\d:\d\d:\d\d"))
+    expect(page.locator("main")).to_contain_text("it is shown as the other nodes have seen it")
+    picture(page, "console-charts")
+    page.goto(f"{node.address}/#/mesh")
 
     mesh.start("c")
     expect(page.locator("#bar")).to_contain_text("3 nodes", timeout=60_000)
@@ -206,7 +216,8 @@ def test_a_button_that_would_be_drawn_again_while_it_is_pressed_is_clicked(page:
     expect(page.get_by_role("button", name="Light")).to_be_visible()
 
 
-def test_charts_show_the_nodes(page: Any, filled: Console) -> None:
+def test_charts_show_the_nodes(page: Any, filled: Console, mesh: Cluster) -> None:
+    eventually(lambda: all(map(filled.samples, mesh.names)), "a node has not run for ten seconds")
     page.goto(f"{filled.address}/#/charts")
 
     expect(page.locator("svg.chart")).to_have_count(CHARTS)

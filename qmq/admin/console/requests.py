@@ -12,7 +12,7 @@ import argon2
 from msgspec import Struct
 
 from qmq.access.rules import ACTIONS, Action, Principal
-from qmq.admin.console.history import History
+from qmq.admin.console.history import History, HistoryCall
 from qmq.admin.console.overview import Overview
 from qmq.admin.console.queue_pages import (
     ConsoleCall,
@@ -64,15 +64,6 @@ class OverviewCall(ConsoleCall[Facts], frozen=True):
         need(reply, node=str, links=list, conditions=list)
 
 
-class HistoryCall(ConsoleCall[Facts], frozen=True):
-    """The last hour of a node."""
-
-    name: ClassVar = "history"
-
-    def check(self, reply: Facts) -> None:
-        need(reply, at_us=list)
-
-
 class AuditRows(Struct, frozen=True):
     rows: list[Facts]
 
@@ -109,8 +100,8 @@ class ConsoleRequests:
         self._pages = pages
         self._overview = overview
         self._verbs: Mapping[str, Callable[[VerbRequest[Any]], Awaitable[Facts]]] = {
-            "overview": self._each,
-            "history": self._each,
+            "overview": self._overviews,
+            "history": self._histories,
             "audit": self._audited,
             "list": self._page,
             "rights": self._rights,
@@ -121,9 +112,14 @@ class ConsoleRequests:
         """The response to one of these verbs. Raises Refused."""
         return _response(await self._verbs[asked.verb](asked))
 
-    async def _each(self, asked: VerbRequest[Verb]) -> Facts:
-        call = HistoryCall() if asked.verb == "history" else OverviewCall()
-        return self._of_nodes(await self._rpc.ask_all(call, is_mesh=asked.is_mesh))
+    async def _overviews(self, asked: VerbRequest[Verb]) -> Facts:
+        return self._of_nodes(await self._rpc.ask_all(OverviewCall(), is_mesh=asked.is_mesh))
+
+    async def _histories(self, asked: VerbRequest[Verb]) -> Facts:
+        """The last hour of each node; of one that does not answer, what its peers have seen of it."""
+        found, missing = await self._rpc.ask_all(HistoryCall(), is_mesh=asked.is_mesh)
+        seen = {name: await self.history.of_silent(name) for name in missing}
+        return self._of_nodes(Replies({**found, **{name: one for name, one in seen.items() if one["at_us"]}}, missing))
 
     async def _audited(self, asked: VerbRequest[ShowAudit]) -> Facts:
         """The last events of the audit, the newest first."""
@@ -187,7 +183,7 @@ class ConsoleRequests:
         return await self._overview.facts()
 
     def history_here(self, call: HistoryCall) -> Facts:
-        return self.history.facts()
+        return self.history.here(call)
 
     def audited_here(self, call: AuditCall) -> AuditRows:
         return AuditRows(list(self._system.audited))

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.console.history import SAMPLE_SECONDS, SAMPLES, SERIES, percentile_us
+from qmq.admin.console.history import SAMPLE_SECONDS, SAMPLES, SERIES, HistoryCall, NodeSamples, percentile_us
 from qmq.admin.facts import node_facts
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 from tests.node.mesh_rig import MeshRig
@@ -119,16 +119,72 @@ async def test_history_has_the_growth_of_each_interval(autojump_clock: MockClock
 async def test_history_keeps_one_hour_in_the_same_memory(autojump_clock: MockClock) -> None:
     async with web_rig().run() as rig:
         history = rig.alive.admin.console.history
-        size = len(history._rows)
-
         for number in range(SAMPLES + 5):
             rig.alive.broker.totals.others.accepted += number
             history._sample(0.0)
 
-        facts = history.facts()
+        facts = history.here(HistoryCall())
         assert facts["accepted"] == list(range(5, SAMPLES + 5))
         assert [len(facts[name]) for name in SERIES] == [SAMPLES] * len(SERIES)
-        assert len(history._rows) == size
+        assert len(history._own) == SAMPLES
+        assert history.here(HistoryCall(count=2))["accepted"] == [SAMPLES + 3, SAMPLES + 4]
+
+
+async def test_history_of_a_node_that_has_ended_is_what_its_peers_have_seen(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b", "c").run() as rig:
+        await trio.sleep(SAMPLE_SECONDS * 3 + 5)
+        seen = rig.nodes["c"].admin.console.history.here(HistoryCall())["at_us"]
+        rig.nodes["c"].stop()
+        await trio.sleep(60)
+
+        facts = await show(await dial_node(rig, "a"), "history?scope=mesh")
+        rig.nodes["b"].admin.console.history._of_peers.clear()  # As after a restart of b.
+        of_b = await show(await dial_node(rig, "b"), "history?scope=mesh")
+
+        assert (sorted(facts["nodes"]), facts["nodes_missing"]) == (["a", "b", "c"], ["c"])
+        kept = facts["nodes"]["c"]["at_us"]
+        assert kept in (seen, seen[:-1])  # Of its last seconds, if no peer has asked since.
+        assert of_b["nodes"]["c"] == facts["nodes"]["c"]
+        assert len(facts["nodes"]["a"]["at_us"]) > len(seen)
+
+
+async def test_a_node_that_starts_again_has_its_history_from_its_peers(autojump_clock: MockClock) -> None:
+    async with MeshRig("a", "b").run() as rig:
+        await trio.sleep(SAMPLE_SECONDS * 3 + 5)
+        before = rig.nodes["b"].admin.console.history.here(HistoryCall())["at_us"]
+        await rig.kill("b")
+        await rig.start("b")
+        await trio.sleep(SAMPLE_SECONDS * 3 + 5)
+
+        after = rig.nodes["b"].admin.console.history.here(HistoryCall())["at_us"]
+
+        assert after[: len(before) - 1] == before[:-1]
+        assert len(after) > len(before)
+        assert after == sorted(set(after))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"at_us": [1], "accepted": [1, 2]}, {"at_us": ["x"]}, {"at_us": [1] * 361}, {"at_us": [1], "cpu_us": [2**63]}],
+)
+def test_samples_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"at_us|accepted|cpu_us"):
+        HistoryCall().check(wrong)
+
+
+def test_samples_of_one_node_are_joined_in_order_and_without_doubles() -> None:
+    def facts(*times: int) -> dict[str, Any]:
+        return {"at_us": list(times), "accepted": list(times)}
+
+    samples = NodeSamples()
+    samples.add_later(facts(20, 30))
+    samples.add_later(facts(20, 30, 40))
+    samples.add_earlier(facts(10, 20))
+
+    assert (samples.facts()["at_us"], samples.facts()["accepted"]) == ([10, 20, 30, 40], [10, 20, 30, 40])
+    assert samples.facts()["cpu_us"] == [0, 0, 0, 0]
+    samples.add_earlier(facts(*range(-400, 0)))
+    assert (len(samples), samples.last_us) == (SAMPLES, 40)
 
 
 def test_percentile_is_the_bound_of_the_bucket_in_which_it_is_reached() -> None:

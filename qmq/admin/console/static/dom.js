@@ -144,11 +144,18 @@ export function tabs(label, parts, first = 0) {
   return { element: h("div", null, bar, panel), select };
 }
 
-export function spark(values) {
+export const GAP_US = 30e6; // Longer between two samples: the node was not there.
+
+// When a node has ended, by the times of its samples: where one is followed by none in time, before `end`, or at all.
+export const endsOf = (times, end, isGone) => times.filter((at, place) => (times[place + 1] ?? (isGone ? Infinity : end)) - at > GAP_US);
+
+// `marks`: { place, text } of values at which a node has ended.
+export function spark(values, marks = []) {
   const most = Math.max(1, ...values);
   const step = 88 / Math.max(1, values.length - 1);
   const path = values.map((value, at) => `${at ? "L" : "M"}${(1 + at * step).toFixed(1)} ${(18 - (16 * value) / most).toFixed(1)}`).join("");
-  return s("svg", { class: "spark", viewBox: "0 0 90 20", role: "img", "aria-label": `from ${number(values[0])} to ${number(values.at(-1))}` }, s("path", { d: path || "M0 18" }));
+  return s("svg", { class: "spark", viewBox: "0 0 90 20", preserveAspectRatio: "xMinYMid", role: "img", "aria-label": `from ${number(values[0])} to ${number(values.at(-1))}${marks.map((one) => `; ${one.text}`).join("")}` },
+    marks.map((one) => s("line", { class: "ended", x1: 1 + one.place * step, x2: 1 + one.place * step, y1: 0, y2: 20 }, s("title", null, one.text))), s("path", { d: path || "M0 18" }));
 }
 
 export function say(text) {

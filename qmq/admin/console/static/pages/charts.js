@@ -1,7 +1,7 @@
-// The last hour of each node, from its memory.
+// The last hour of each node, from its memory, or from that of the others where it has ended.
 
 import { repeat, show as ask } from "../api.js";
-import { bytes, h, micros, number, rate, replace, s, time } from "../dom.js";
+import { bytes, endsOf, GAP_US, h, micros, number, rate, replace, s, span, time } from "../dom.js";
 
 const perSecond = (value) => `${rate(value)}/s`;
 const percent = (value) => `${(value / 1e4).toFixed(value < 1e5 ? 1 : 0)} %`;
@@ -18,7 +18,6 @@ const MINUTE_US = 60e6;
 const WIDTH = 360;
 const HEIGHT = 130;
 const LEFT = 64;
-const GAP_US = 30e6; // Longer between two samples: the node was not there.
 
 let minutes = 60; // As chosen last.
 
@@ -28,7 +27,7 @@ function nice(value) {
 }
 
 // One chart. `point(at)` shows the values of that moment in place of the latest; undefined: the latest again.
-function chart(nodes, names, [field, title, isRate, shown, least], { begin, end }, width, onPoint) {
+function chart(nodes, names, missing, [field, title, isRate, shown, least], { begin, end }, width, onPoint) {
   const series = names.map((name) => {
     const facts = nodes[name];
     const found = facts[field] ?? []; // An older node does not have it.
@@ -39,14 +38,17 @@ function chart(nodes, names, [field, title, isRate, shown, least], { begin, end 
   const y = (value) => HEIGHT - 20 - ((HEIGHT - 30) * value) / most;
   const path = (points) => points.map(([when, value], place) => `${place && when - points[place - 1][0] < GAP_US ? "L" : "M"}${x(when).toFixed(1)} ${y(value).toFixed(1)}`).join("");
   const lines = series.map((points, at) => s("path", { class: `series c${at % 8}`, d: path(points) || "M0 0" }));
-  const latest = names.map((name, at) => `${name} ${series[at].length ? shown(series[at].at(-1)[1]) : "nothing yet"}`).join(", ");
+  const ends = names.map((name) => endsOf(nodes[name].at_us, end, missing.includes(name)).filter((at) => at >= begin));
+  const now = (at) => { const last = series[at].at(-1); return !last ? "nothing yet" : last[0] === ends[at].at(-1) ? `ended ${time(last[0])}` : shown(last[1]); };
+  const latest = names.map((name, at) => `${name} ${now(at)}`).join(", ");
   const cross = s("line", { class: "cross", y1: 6, y2: HEIGHT - 20, x1: -9, x2: -9 });
   const values = names.map(() => h("b"));
   const moment = h("span", { class: "dim" });
-  const ago = (end - begin) / MINUTE_US;
+  const ago = (end - begin) / 1e6;
   const drawing = s("svg", { class: "chart", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${title} over the last ${minutes === 60 ? "hour" : `${minutes} minutes`}; now ${latest}` },
     [0, 0.5, 1].map((part) => [s("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(most * part), y2: y(most * part) }), s("text", { x: LEFT - 5, y: y(most * part) + 4, "text-anchor": "end" }, shown(most * part))]),
-    [0, 1, 2, 3].map((part) => s("text", { x: x(begin + ((end - begin) * part) / 3), y: HEIGHT - 4, "text-anchor": ["start", "middle", "middle", "end"][part] }, part < 3 ? `−${Math.round((ago * (3 - part)) / 3)} min` : time(end))),
+    [0, 1, 2, 3].map((part) => s("text", { x: x(begin + ((end - begin) * part) / 3), y: HEIGHT - 4, "text-anchor": ["start", "middle", "middle", "end"][part] }, part < 3 ? `−${span((ago * (3 - part)) / 3)}` : time(end))),
+    ends.map((times, at) => times.map((when) => [s("line", { class: `ended c${at % 8}`, x1: x(when), x2: x(when), y1: 10, y2: HEIGHT - 20 }), s("text", { x: x(when) - 4, y: 9, "text-anchor": x(when) > LEFT + 60 ? "end" : "start" }, `${names[at]} ended`)])),
     lines, cross);
   drawing.addEventListener("pointermove", (event) => {
     const box = drawing.getBoundingClientRect();
@@ -59,8 +61,9 @@ function chart(nodes, names, [field, title, isRate, shown, least], { begin, end 
     cross.setAttribute("x1", place);
     cross.setAttribute("x2", place);
     series.forEach((points, one) => {
-      const near = at === undefined ? points.at(-1) : points.reduce((best, each) => (!best || Math.abs(each[0] - at) < Math.abs(best[0] - at) ? each : best), undefined);
-      values[one].textContent = near && (at === undefined || Math.abs(near[0] - at) < GAP_US) ? shown(near[1]) : "–";
+      if (at === undefined) { values[one].textContent = now(one); return; }
+      const near = points.reduce((best, each) => (!best || Math.abs(each[0] - at) < Math.abs(best[0] - at) ? each : best), undefined);
+      values[one].textContent = near && Math.abs(near[0] - at) < GAP_US ? shown(near[1]) : "–";
     });
     replace(moment, at !== undefined && time(at));
   };
@@ -75,21 +78,22 @@ export function show(main) {
   const notice = h("div", { role: "status" });
   const title = h("h1");
   let nodes = {};
+  let missing = [];
   let drawn = [];
   let pointed;
   const onPoint = (at) => { pointed = at; for (const one of drawn) one.point(at); };
-  const buttons = [[10, "10 minutes"], [60, "1 hour"]].map(([span, text]) => h("button", { type: "button", "data-minutes": span, onclick: () => { minutes = span; draw(); } }, text));
+  const buttons = [[10, "10 minutes"], [60, "1 hour"]].map(([wanted, text]) => h("button", { type: "button", "data-minutes": wanted, onclick: () => { minutes = wanted; draw(); } }, text));
   main.append(h("div", { class: "row top" }, title, h("span", { class: "grow" }), buttons), notice, grid);
   function draw() {
     const names = Object.keys(nodes).sort();
     const times = names.flatMap((name) => nodes[name].at_us);
     const end = Math.max(Date.now() * 1000 - 10e6, ...times);
     // Of a node that was started lately, the time that it has seen.
-    const begin = Math.max(end - minutes * MINUTE_US, Math.min(end - 10 * MINUTE_US, ...times));
+    const begin = Math.max(end - minutes * MINUTE_US, Math.min(end - 2 * MINUTE_US, ...times));
     // The last chart takes its row if it would be alone there.
     const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
     const isAlone = columns > 1 && CHARTS.length % columns === 1;
-    drawn = CHARTS.map((one, at) => chart(nodes, names, one, { begin, end }, isAlone && at === CHARTS.length - 1 ? Math.max(WIDTH, grid.clientWidth - 40) : WIDTH, onPoint));
+    drawn = CHARTS.map((one, at) => chart(nodes, names, missing, one, { begin, end }, isAlone && at === CHARTS.length - 1 ? Math.max(WIDTH, grid.clientWidth - 40) : WIDTH, onPoint));
     replace(title, minutes === 60 ? "The last hour" : `The last ${minutes} minutes`);
     for (const one of buttons) one.setAttribute("aria-pressed", String(Number(one.dataset.minutes) === minutes));
     replace(grid, drawn.map((one) => one.element));
@@ -100,8 +104,9 @@ export function show(main) {
     try {
       const found = await ask("history", { scope: "mesh" });
       nodes = found.nodes;
+      missing = found.nodes_missing;
       draw();
-      replace(notice, found.nodes_missing.length > 0 && h("div", { class: "notice warn" }, `Without ${found.nodes_missing.join(", ")}, which ${found.nodes_missing.length === 1 ? "does" : "do"} not respond.`));
+      replace(notice, found.nodes_missing.map((name) => h("div", { class: "notice warn" }, found.nodes[name] ? `${name} does not respond. Up to its end it is shown as the other nodes have seen it.` : `Without ${name}, which does not respond.`)));
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
     }

@@ -1,14 +1,12 @@
 // The mesh: which nodes there are, how they are linked, which serves whose messages, and what is wrong.
 
 import { feed, listen, perSecond, repeat, show as ask } from "../api.js";
-import { ago, bytes, h, micros, number, pill, rate, replace, s, span, spark, table } from "../dom.js";
+import { ago, bytes, endsOf, h, micros, number, pill, rate, replace, s, span, spark, table, time } from "../dom.js";
 import { link as queueLink } from "./queues.js";
 
-const WIDTH = 680;
 const LAG = 100; // Records: fewer come and go while messages pass.
 const TOPS = 5;
 const SAMPLES = 60; // Ten minutes.
-const BOX = { width: 172, height: 72 };
 
 function namesOf(mesh) {
   return [...new Set([...Object.keys(mesh.nodes), ...mesh.nodes_missing])].sort();
@@ -52,6 +50,10 @@ function stateOf(mesh, name) {
 
 function picture(mesh) {
   const names = namesOf(mesh);
+  // On a phone the boxes come closer, so that their text can be read.
+  const isNarrow = innerWidth <= 760;
+  const width = !isNarrow ? 680 : names.length < 5 ? 400 : 560;
+  const box = { width: isNarrow ? 132 : 172, height: 72 };
   const served = servers(mesh);
   const place = {};
   const isRow = names.length < 3;
@@ -61,7 +63,7 @@ function picture(mesh) {
     const angle = shift + (2 * Math.PI * at) / names.length;
     const out = names.length === 1 ? 0 : 1;
     const down = names.length === 3 ? 42 : 0;
-    place[name] = [WIDTH / 2 + out * 252 * Math.cos(angle), height / 2 + down + out * (isRow ? 0 : height / 2 - 50 + down / 3) * Math.sin(angle)];
+    place[name] = [width / 2 + out * (width / 2 - box.width / 2 - 2) * Math.cos(angle), height / 2 + down + out * (isRow ? 0 : height / 2 - 50 + down / 3) * Math.sin(angle)];
   });
   const lines = [];
   const boxes = [];
@@ -81,7 +83,7 @@ function picture(mesh) {
     const [text, kind] = stateOf(mesh, name);
     const guests = Object.entries(served).filter(([owner, by]) => by.server === name && owner !== name && mesh.nodes[name]).map(([owner]) => owner);
     boxes.push(s("g", null,
-      s("rect", { class: `box ${kind} ${name === mesh.node ? "me" : ""}`, x: x - BOX.width / 2, y: y - BOX.height / 2, width: BOX.width, height: BOX.height, rx: 9 }),
+      s("rect", { class: `box ${kind} ${name === mesh.node ? "me" : ""}`, x: x - box.width / 2, y: y - box.height / 2, width: box.width, height: box.height, rx: 9 }),
       s("text", { class: "strong", x, y: y - 16, "text-anchor": "middle" }, name),
       s("text", { class: kind === "bad" ? "badtext" : kind === "warn" ? "warntext" : "dim", x, y: y + 1, "text-anchor": "middle" }, text),
       mesh.nodes[name] ? s("text", { class: "dim", x, y: y + 16, "text-anchor": "middle" }, `${rate(perSecond(name, (one) => one.totals.accepted)) || 0} in/s · ${rate(perSecond(name, (one) => one.totals.delivered)) || 0} out/s`) : null,
@@ -94,7 +96,7 @@ function picture(mesh) {
       lines.push(s("path", { class: "serves", d: `M${ox} ${oy}Q${cx} ${cy} ${x} ${y}` }));
     }
   }
-  return s("svg", { class: "picture", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": `The mesh: ${words.join("; ")}.` }, lines, boxes);
+  return s("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `The mesh: ${words.join("; ")}.` }, lines, boxes);
 }
 
 const KINDS = { critical: "bad", error: "bad", warning: "warn", info: "" };
@@ -118,14 +120,15 @@ function readers(mesh) {
   return Object.values(worst).sort((a, b) => a.name.localeCompare(b.name));
 }
 
-function row(mesh, served, name) {
+function row(mesh, served, name, ended) {
   const facts = mesh.nodes[name];
   const [text, kind] = stateOf(mesh, name);
   const serves = Object.entries(served).filter(([, by]) => by.server === name).map(([owner]) => owner).sort();
   if (!facts) {
     const by = served[name]?.server;
+    const seen = ended?.length ? `Last seen at ${time(ended.at(-1))}. ` : "";
     return h("tr", null, h("td", null, h("b", null, name)), h("td", null, pill(text, kind)),
-      h("td", { colspan: 11, class: "dim wrap" }, by && by !== name ? `Its numbers are missing here. ${by} serves its messages.` : "Its numbers are missing here, and no other node serves its messages."));
+      h("td", { colspan: 11, class: "dim wrap" }, seen, by && by !== name ? `Its numbers are missing here. ${by} serves its messages.` : "Its numbers are missing here, and no other node serves its messages."));
   }
   const lag = Math.max(0, ...facts.links.filter((link) => link.in === "up").map((link) => link.lag));
   const total = (which) => rate(perSecond(name, (one) => one.totals[which]));
@@ -162,18 +165,31 @@ async function tops() {
   }));
 }
 
-// Name of a series → its sums over the nodes, of the last ten minutes. Nodes sample at the same pace, not at one moment.
-function sumsOf(nodes, names) {
-  return Object.fromEntries(names.map((name) => {
-    const series = Object.values(nodes).map((facts) => (facts[name] ?? []).slice(-SAMPLES));
-    const most = Math.max(0, ...series.map((one) => one.length));
-    return [name, Array.from({ length: most }, (_, at) => series.reduce((sum, one) => sum + (one[one.length - most + at] ?? 0), 0))];
+// Name of a series → its sums over the nodes, of the last ten minutes; `marks`: where in them nodes have ended. Nodes
+// sample at the same pace, not at one moment: a place is counted back from the last sample of its node.
+function sumsOf({ nodes, nodes_missing: missing }, names) {
+  const end = Math.max(0, ...Object.values(nodes).flatMap((facts) => facts.at_us.slice(-1)));
+  const places = {};
+  let most = 0;
+  for (const [name, facts] of Object.entries(nodes)) {
+    const step = facts.seconds * 1e6;
+    const last = facts.at_us.at(-1);
+    places[name] = facts.at_us.map((at) => Math.round((end - last) / step) + Math.round((last - at) / step));
+    most = Math.max(most, ...places[name].map((one) => (one < SAMPLES ? one + 1 : 0)));
+  }
+  const sums = Object.fromEntries(names.map((series) => {
+    const values = Array(most).fill(0);
+    for (const [name, facts] of Object.entries(nodes)) (facts[series] ?? []).forEach((value, at) => { const back = places[name][at]; if (back < most) values[most - 1 - back] += value; });
+    return [series, values];
   }));
+  const ended = Object.fromEntries(Object.entries(nodes).map(([name, facts]) => [name, endsOf(facts.at_us, end, missing.includes(name))]));
+  const marks = Object.entries(ended).flatMap(([name, times]) => times.map((at) => ({ place: most - 1 - places[name][nodes[name].at_us.indexOf(at)], text: `${name} ended ${time(at)}` }))).filter((one) => one.place >= 0);
+  return { sums, marks, ended };
 }
 
 export function show(main) {
   const first = h("div", null, h("p", { class: "dim" }, "Asking for the queues …"));
-  let past = {};
+  let past = { sums: {}, marks: [], ended: {} };
   const shape = h("div", null, h("p", { class: "dim" }, "Asking the nodes …"));
   const what = h("div");
   const sums = h("dl", { class: "facts" });
@@ -194,25 +210,26 @@ export function show(main) {
     const all = Object.entries(mesh.nodes);
     const sum = (pick) => all.reduce((total, [, facts]) => total + pick(facts), 0);
     const sumRate = (which) => all.reduce((total, [name]) => total + (perSecond(name, (one) => one.totals[which]) ?? 0), 0);
-    const fact = (title, value, series) => h("div", null, h("dt", null, title), h("dd", null, value, " ", past[series]?.length > 1 && spark(past[series])));
+    const fact = (title, value, series) => h("div", null, h("dt", null, title), h("dd", null, value, " ", past.sums[series]?.length > 1 && spark(past.sums[series], past.marks)));
     replace(sums, fact("Accepted/s", rate(sumRate("accepted")), "accepted"), fact("Delivered/s", rate(sumRate("delivered")), "delivered"), fact("Acknowledged/s", rate(sumRate("acknowledged")), "acknowledged"),
       fact("Redelivered/s", rate(sumRate("redelivered")), "redelivered"), fact("Dead letters/s", rate(sumRate("dead_lettered")), "dead_lettered"),
-      fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues, most on a node", number(Math.max(...all.map(([, one]) => one.queues)))),
+      fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues on a node", number(Math.max(...all.map(([, one]) => one.queues)))),
       readers(mesh).map((one) => fact(`${one.name}, records behind`, `${number(one.behind)}${one.seconds === null ? "" : `, ${span(one.seconds)}`}`)));
     replace(notice, mesh.nodes_missing.length > 0 && h("div", { class: "notice bad" },
       `${mesh.nodes_missing.join(", ")} ${mesh.nodes_missing.length === 1 ? "does" : "do"} not respond. Sums are without ${mesh.nodes_missing.length === 1 ? "it" : "them"}.`));
     replace(shape, picture(mesh));
     replace(what, conditions(mesh));
-    nodes.rows(namesOf(mesh).map((name) => row(mesh, served, name)));
+    nodes.rows(namesOf(mesh).map((name) => row(mesh, served, name, past.ended[name])));
   }
   draw();
   const stop = listen(draw);
   // Three orders of all queues: seldom, because with a million of them each takes a node half a second.
   const orders = repeat(30, async () => replace(first, await tops().catch((error) => h("p", { class: "dim" }, error.message))));
+  const again = setTimeout(() => orders.now(), 6000); // A node measures rates from its first look on.
   const history = repeat(10, async () => {
     const found = await ask("history", { scope: "mesh" }).catch(() => null); // What is not there is not drawn.
-    if (found) past = sumsOf(found.nodes, ["accepted", "delivered", "acknowledged", "redelivered", "dead_lettered", "in_flight", "connections"]);
+    if (found) past = sumsOf(found, ["accepted", "delivered", "acknowledged", "redelivered", "dead_lettered", "in_flight", "connections"]);
     draw();
   });
-  return () => { stop(); orders.stop(); history.stop(); };
+  return () => { stop(); clearTimeout(again); orders.stop(); history.stop(); };
 }
