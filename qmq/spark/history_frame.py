@@ -10,8 +10,10 @@ Surprising: the rest does not go through `format("qmq")`. Spark starts Python pr
 source, which cost more than a short tail.
 """
 
+import json
+from collections.abc import Mapping
 from contextlib import closing
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,12 +22,19 @@ from qmq.spark.jobs.archive import read_archive
 from qmq.spark.jobs.messages import only
 from qmq.spark.jobs.tables import CHOOSING
 from qmq.spark.jobs.tasks import frame_of
-from qmq.spark.reading.options import BadOption, known_options, read_options
+from qmq.spark.reading.options import BadOption, known_options, read_options, vector_to_json
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.views import columns_of, ddl
 
 MESSAGE_ID: Final = "concat_ws('-', origin, sequence) AS message_id"
+
+
+class Backfill(NamedTuple):
+    """What is in an archive, and a stream of what comes behind it. Both have the same columns, and no message twice."""
+
+    past: DataFrame
+    live: DataFrame
 
 
 def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
@@ -43,28 +52,61 @@ def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
         FileNotFoundError: a path is no data directory.
         NotConnected: no node answers.
     """
-    said = known_options({name: str(value) for name, value in given.items()})
-    for name in ("startingOffsets", "endingOffsets"):
-        if name in said:
-            raise BadOption(f"{name}: a history goes from the beginning of the archive to now; choose by timestamps")
-    options = read_options(said)
-    if options.view != "messages":
-        raise BadOption(f"view is {options.view!r}; a history has messages")
-    columns = columns_of(options)
-    delta = open_table(table)
-    begun = archive_choice(delta, table)
-    # Expressions, not columns: each column would be several calls to the JVM.
-    shown = [MESSAGE_ID if name == "message_id" else name for name in columns]
-    archived = only(read_archive(spark, table, delta=delta), options).selectExpr(*shown)
-    # What the table was started with narrows the tail, and so does what is asked for: options can say one of the two.
-    chosen = begun or {name: said[name] for name in CHOOSING if name in said}
-    tail_options = read_options({**{name: text for name, text in said.items() if name not in CHOOSING}, **chosen})
-    both = bool(begun) and options.chooses
-    with closing(open_place(tail_options)) as place:
+    cut = _Cut(spark, table, given)
+    with closing(open_place(cut.options)) as place:
         have = place.available()
-        parts = place.plan(table_vector(delta, have), have, strict=True)
+        parts = place.plan(table_vector(cut.delta, have), have, strict=True)
     if not parts:
-        return archived
-    needed = list(dict.fromkeys([*columns, *(("destination", "timestamp") if both else ())]))
-    tail = frame_of(spark, parts, lambda part: rows_of_part(part, tail_options, needed), ddl("messages", needed))
-    return archived.union(only(tail, options).selectExpr(*columns) if both else tail)
+        return cut.archived
+    options, needed = cut.options, cut.needed  # travel to workers, which an open table cannot
+    tail = frame_of(spark, parts, lambda part: rows_of_part(part, options, needed), ddl("messages", needed))
+    return cut.archived.union(cut.narrowed(tail))
+
+
+def backfill(spark: SparkSession, table: str, **given: str | int) -> Backfill:
+    """The archive at `table` as a frame, and a stream that begins where that ends. Options and errors are those of
+    `history`, and those of a stream (`maxRecordsPerTrigger`, …).
+
+    Write `past` once, then start the stream: its checkpoint says where it continues after a restart, when `past` is not
+    needed any more. The nodes must have what comes right after the table until the stream has read it.
+    """
+    cut = _Cut(spark, table, given)
+    with closing(open_place(cut.options)) as place:
+        begin = vector_to_json(table_vector(cut.delta, place.available()))
+    said = {**cut.said, "columns": ",".join(cut.needed), "startingOffsets": json.dumps(begin)}
+    return Backfill(cut.archived, cut.narrowed(spark.readStream.format("qmq").options(**said).load()))
+
+
+class _Cut:
+    """One version of a table, and how what comes behind it is read."""
+
+    def __init__(self, spark: SparkSession, table: str, given: Mapping[str, str | int]) -> None:
+        said = known_options({name: str(value) for name, value in given.items()})
+        for name in ("startingOffsets", "endingOffsets"):
+            if name in said:
+                raise BadOption(
+                    f"{name}: a history goes from the beginning of the archive to now; choose by timestamps"
+                )
+        asked = read_options(said)
+        if asked.view != "messages":
+            raise BadOption(f"view is {asked.view!r}; a history has messages")
+        columns = columns_of(asked)
+        self.delta = open_table(table)
+        begun = archive_choice(self.delta, table)
+        # Expressions, not columns: each column would be several calls to the JVM.
+        shown = [MESSAGE_ID if name == "message_id" else name for name in columns]
+        archived = only(read_archive(spark, table, delta=self.delta, options=asked), asked)
+        self.archived = archived.selectExpr(*shown)
+        # What the table was begun with narrows the rest, and so does what is asked for: options can say one of the two.
+        chosen = begun or {name: said[name] for name in CHOOSING if name in said}
+        self.said = {**{name: text for name, text in said.items() if name not in CHOOSING}, **chosen}
+        self.options = read_options(self.said)
+        self._columns = columns
+        self._asked = asked if begun and asked.chooses else None
+        more = ("destination", "timestamp") if self._asked is not None else ()
+        self.needed = list(dict.fromkeys([*columns, *more]))
+        """Columns that are read behind the table."""
+
+    def narrowed(self, frame: DataFrame) -> DataFrame:
+        """What is asked for, of a frame of the columns `needed`."""
+        return frame if self._asked is None else only(frame, self._asked).selectExpr(*self._columns)

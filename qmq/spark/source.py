@@ -173,8 +173,6 @@ class QmqSource(DataSource):
         return LogReader(options, schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        from qmq.spark.source import LogStream
-
         return LogStream(read_options(self.options), schema.fieldNames())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

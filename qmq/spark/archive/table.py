@@ -7,7 +7,7 @@ version = sequence). A commit is made only on a table that goes as far as the ru
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -23,6 +23,7 @@ from deltalake.transaction import (
 from qmq.errors import QmqError
 from qmq.model.dots import Vector
 from qmq.spark.archive.files import COLUMNS, PARTITION
+from qmq.spark.archive.live_files import LiveFile, live_files
 from qmq.spark.reading.options import Options, local_path, names_to_text, vector_to_json
 from qmq.spark.reading.tables import time_of
 from qmq.spark.reading.views import arrow_schema
@@ -124,22 +125,6 @@ def commit(
             # Another process has committed, which may not matter: `compact` only rewrites. Look again.
             problem = error
     raise Overtaken(f"nothing could be added to {table} in {COMMIT_TRIES} tries: {problem}") from problem
-
-
-class LiveFile(NamedTuple):
-    """A file of the table, as its last version has it."""
-
-    path: str
-    day: str
-    size: int
-    modified_ms: int
-
-
-def live_files(delta: DeltaTable) -> list[LiveFile]:
-    """The files of a table."""
-    found = pa.table(delta.get_add_actions(flatten=True))
-    columns = ("path", f"partition.{PARTITION}", "size_bytes", "modification_time")
-    return [LiveFile(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
 
 
 def replace(table: str, files: Sequence[LiveFile], entries: Sequence[Mapping[str, Any]]) -> None:

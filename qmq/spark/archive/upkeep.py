@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qmq.spark.archive.files import COLUMNS, DayFile
-from qmq.spark.archive.table import LiveFile, live_files, open_table, replace
+from qmq.spark.archive.live_files import LiveFile, live_files
+from qmq.spark.archive.table import open_table, replace
 from qmq.spark.reading.options import local_path
 
 TARGET_BYTES: Final = 256 << 20

@@ -4,12 +4,11 @@ Rows never pass through the JVM. What a run does is `qmq.spark.archive.run`; her
 the table.
 """
 
-import re
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
@@ -21,16 +20,15 @@ from qmq.spark.archive import run
 from qmq.spark.archive.files import COLUMNS, PARTITION, write_parts
 from qmq.spark.archive.following import FOLLOW_FAILURES_MAX, MENDED_LATER
 from qmq.spark.archive.following import follow as follow_runs
+from qmq.spark.archive.live_files import live_files
 from qmq.spark.archive.run import Archived
 from qmq.spark.archive.table import ArchiveError, open_table
+from qmq.spark.jobs.known_files import KnownFile, frame_of_files
 from qmq.spark.jobs.tasks import ProgressReport, results_of, watched
 from qmq.spark.reading.options import BadOption, Options, local_path
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.plan import DataLoss, Part
 from qmq.spark.reading.views import ddl
-
-_PATTERN_MARKS: Final = re.compile(r"[\\{}\[\]*?]")
-"""What means something to Spark in the path of a file."""
 
 
 def archive(spark: SparkSession, options: Options, table: str, *, report: ProgressReport | None = None) -> Archived:
@@ -78,21 +76,19 @@ def follow(
     )
 
 
-def read_archive(spark: SparkSession, table: str, *, delta: DeltaTable | None = None) -> DataFrame:
-    """The rows of the table's last version, without a Delta jar: by the list of its files. Raises ArchiveError.
+def read_archive(
+    spark: SparkSession, table: str, *, delta: DeltaTable | None = None, options: Options | None = None
+) -> DataFrame:
+    """The rows of the table's last version, without a Delta jar. Raises ArchiveError.
 
-    `delta`: the table as it was opened before, for the rows of that version.
+    `delta`: the table as it was opened before, for the rows of that version. `options`: files are left out that have no
+    row which these choose. The other files have such rows and others.
     """
     delta = delta or open_table(table)
-    # Names of files are ours, but that of the table may have what addresses and patterns give a meaning to.
-    base = str(Path(local_path(table)).resolve())
-    root = _PATTERN_MARKS.sub(r"\\\g<0>", base)
-    files = [f"{root}/{uri[uri.rindex(f'{PARTITION}=') :]}" for uri in delta.file_uris()]
+    root = Path(local_path(table)).resolve()
+    files = [KnownFile(root / file.path, file.size, file.modified_ms) for file in live_files(delta, options)]
     # Spark would read a day as a date; the table has text.
-    kinds = ddl("messages", COLUMNS) + f", {PARTITION} string"
-    if not files:
-        return spark.createDataFrame([], kinds)
-    return spark.read.schema(kinds).option("basePath", base).parquet(*files)
+    return frame_of_files(spark, root, files, ddl("messages", COLUMNS) + f", {PARTITION} string")
 
 
 def _not_connected(error: Exception) -> NotConnected | None:

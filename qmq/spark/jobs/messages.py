@@ -16,7 +16,8 @@ def read_messages(spark: SparkSession, given: dict[str, str], archive: str | Non
     """
     if archive is None:
         return spark.read.format("qmq").options(**{**given, "view": "messages", "columns": COLUMNS}).load()
-    return only(read_archive(spark, archive).drop("day"), options_of(given, archive))
+    options = options_of(given, archive)
+    return only(read_archive(spark, archive, options=options).drop("day"), options)
 
 
 def only(frame: DataFrame, options: Options) -> DataFrame:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from qmq.model.dots import Origin
-from qmq.spark import history, history_frame
+from qmq.spark import backfill, history, history_frame
+from qmq.spark.archive.archiver import Archiver
 from qmq.spark.archive.table import ArchiveError
 from qmq.spark.archive.upkeep import compact
 from qmq.spark.jobs.archive import archive
+from qmq.spark.jobs.known_files import IGNORES_LISTS
 from qmq.spark.reading.options import BadOption, read_options
 from qmq.spark.reading.plan import DataLoss
 from tests.spark.connector.test_remote import JournalNode
@@ -154,3 +156,80 @@ def test_without_an_archive_a_history_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(ArchiveError, match=f"there is no archive at {tmp_path}"):
         history(nothing, str(tmp_path), path=str(tmp_path))
+
+
+def opened(frame: Any) -> int:
+    return len(frame.inputFiles())
+
+
+def test_a_history_opens_only_files_that_may_have_what_is_asked_for(spark: Any, tmp_path: Path) -> None:
+    journal, table = node(tmp_path, "a"), str(tmp_path / "table")
+    for number, name in enumerate("abc"):
+        first = 1 + 5 * number
+        journal.segment(
+            [batch(A, first, messages(first, first + 4, f"/queue/{name}"))], {A: first - 1} if number else {}
+        )
+        archive(spark, read_options({"path": f"{tmp_path}/a"}), table)
+
+    said = {"path": f"{tmp_path}/a", "columns": "sequence"}
+    assert opened(history(spark, table, **said)) == 3
+    frame = history(spark, table, **said, subscribe="/queue/b")
+    assert opened(frame) == 1 and sequences(frame) == [*range(6, 11)]
+    frame = history(spark, table, **said, startingTimestamp=str(START_US // 1000 + 11))
+    assert opened(frame) == 1 and sequences(frame) == [*range(11, 16)]
+    assert sequences(history(spark, table, **said, startingTimestamp="2100-01-01")) == []
+
+
+@pytest.mark.parametrize("ignores_lists", ["false", "true"])
+def test_many_files_are_planned_without_a_job_and_read_as_they_are(
+    spark: Any, tmp_path: Path, ignores_lists: str
+) -> None:
+    """Above 32 paths, Spark lists each in a task of a job. A session may not believe lists of files."""
+    journal, table = node(tmp_path, "a"), str(tmp_path / "the [täble] {x}")
+    for number in range(40):
+        journal.segment([batch(A, number + 1, messages(number + 1, number + 1))], {A: number} if number else {})
+        Archiver(read_options({"path": f"{tmp_path}/a"}), table, every_seconds=1.0).run()
+    spark.conf.set(IGNORES_LISTS, ignores_lists)
+    context = spark.sparkContext
+    context.setJobGroup("planning", "planning")
+    try:
+        frame = history(spark, table, path=f"{tmp_path}/a", columns="sequence")
+        jobs = context.statusTracker().getJobIdsForGroup("planning")
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        spark.conf.unset(IGNORES_LISTS)
+
+    assert len(jobs) == (ignores_lists == "true")
+    assert sequences(frame) == [*range(1, 41)] and opened(frame) == 40
+
+
+def test_a_stream_begins_where_the_archive_ends(
+    spark: Any, table: str, path: str, log: Journal, tmp_path: Path
+) -> None:
+    """The table goes to 20, the node to 30; then to 40, and the table as well."""
+    past, live = backfill(spark, table, path=path, columns="sequence,body")
+    log.segment(split(A, 31, 40, 5), {A: 30})
+    archive(spark, read_options({"path": path}), table)
+    said = {"checkpointLocation": str(tmp_path / "checkpoint"), "path": str(tmp_path / "streamed")}
+
+    query = live.writeStream.format("parquet").options(**said).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    streamed = spark.read.parquet(said["path"])
+    assert past.columns == streamed.columns == ["sequence", "body"]
+    assert (sequences(past), sequences(streamed)) == ([*range(1, 21)], [*range(21, 41)])
+
+
+def test_a_stream_behind_an_archive_has_what_both_the_table_and_the_question_choose(spark: Any, tmp_path: Path) -> None:
+    journal, table = node(tmp_path, "a"), str(tmp_path / "table")
+    journal.segment([batch(A, 1, messages(1, 4, "/queue/x"))])
+    archive(spark, read_options({"path": f"{tmp_path}/a", "subscribe": "/queue/x,/queue/y"}), table)
+    more = [batch(A, 5 + n, messages(5 + n, 5 + n, f"/queue/{q}")) for n, q in enumerate("xyz")]
+    journal.segment(more, {A: 4})
+
+    past, live = backfill(spark, table, path=f"{tmp_path}/a", columns="sequence", subscribe="/queue/y,/queue/z")
+    query = live.writeStream.format("memory").queryName("narrowed").trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    assert live.columns == ["sequence"]
+    assert (sequences(past), sequences(spark.table("narrowed"))) == ([], [6])
