@@ -1,5 +1,6 @@
 """Builds the parts of the admin room, in the order of what they depend on."""
 
+from qmq.admin.backups import BackupVerbs
 from qmq.admin.connection_lists import ConnectionVerbs
 from qmq.admin.console.history import History
 from qmq.admin.console.overview import Overview
@@ -86,6 +87,7 @@ def admin_parts(
         message_verbs,
         ConnectionVerbs(rpc, name),
         NodeVerbs(node, access, status, mesh_parts.decommission, definitions, declared_queues, clients.draining, rpc),
+        BackupVerbs(node, engine, mesh_parts.members),
         lists,
         DefinitionVerbs(node, engine.environment, definitions, of_mesh.left_behind, system),
         console,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qmq.access.rules import Action, Principal
+from qmq.admin.backups import BackupVerbs
 from qmq.admin.connection_lists import ConnectionVerbs
 from qmq.admin.console.requests import ConsoleRequests
 from qmq.admin.control import ListVerbs
@@ -42,6 +43,7 @@ class Responders:
     messages: MessageVerbs
     connections: ConnectionVerbs
     nodes: NodeVerbs
+    backups: BackupVerbs
     lists: ListVerbs
     definitions: DefinitionVerbs
     console: ConsoleRequests
@@ -178,6 +180,8 @@ RESPOND: Final[dict[str, Respond]] = {
     "links": lambda to, asked: to.connections.links(asked),
     "drain": lambda to, asked: to.nodes.drain(asked),
     "undrain": lambda to, asked: to.nodes.undrain(asked),
+    "backup": lambda to, asked: to.backups.begin_or_end(asked),
+    "backup-piece": lambda to, asked: to.backups.piece(asked),
     "retire": lambda to, asked: to.nodes.retire(asked),
     "status": lambda to, asked: to.nodes.status(asked),
     "policies": lambda to, asked: to.nodes.policies(asked),

@@ -63,9 +63,9 @@ COMMANDS: Table = {
     "init": ("qmq.cli.deploy.init:init", "Write the files of a new mesh: a folder for each node, certificates, units."),
     "cert": ("qmq.cli.deploy.cert:cert", "Make and renew the certificates of a mesh."),
     "log": ("qmq.cli.log:log", "Verify and print the commit log of a data directory."),
-    "backup": ("qmq.cli.backup:backup", "Back up a node, which may be running; verify backups."),
+    "backup": ("qmq.cli.backup.command:backup", "Back up a node, which may be running; verify backups."),
     "restore": (
-        "qmq.cli.backup:restore",
+        "qmq.cli.backup.command:restore",
         "Restore a backup to the data directory of a node, which must be missing or empty.",
     ),
     "archives": ("qmq.cli.admin.archives:archives", "List, set and delete the archives of a mesh."),

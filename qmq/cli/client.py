@@ -90,6 +90,10 @@ class Endpoint:
             raise failures[0]
         raise Failed("; ".join(failure.message for failure in failures))
 
+    def at(self, address: Address) -> "Endpoint":
+        """Another node, with the same login."""
+        return Endpoint([address], self._login, self._patience_seconds)
+
     def _connect(self, address: Address | Path) -> CommandClient:
         return CommandClient(
             address,

@@ -165,26 +165,32 @@ def _login_options(key: Collection[str] = KEY) -> Callable[[F], F]:
     )
 
 
+def _at_option(otherwise: str) -> Callable[[F], F]:
+    return click.option(
+        "--at",
+        metavar="HOST:PORT,...",
+        envvar="QMQ_AT",
+        callback=read_address_list,
+        help=f"Addresses of nodes; the first that responds is asked. By default from QMQ_AT{otherwise}.",
+    )
+
+
+_patience_option: Callable[[F], F] = click.option(
+    "--patience",
+    type=Number(min=0, max=SECONDS_MAX, min_open=True),
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    help="Time to wait for each answer of the node.",
+)
+
+
 def _node_options(key: Collection[str]) -> Callable[[F], F]:
     return together(
-        click.option(
-            "--at",
-            metavar="HOST:PORT,...",
-            envvar="QMQ_AT",
-            callback=read_address_list,
-            help="Addresses of nodes; the first that responds is asked. By default from QMQ_AT, else "
-            f"{DEFAULT_AT} and the nodes that `qmq mesh up` has started in this directory.",
-        ),
+        _at_option(f", else {DEFAULT_AT} and the nodes that `qmq mesh up` has started in this directory"),
         click.option("--data", type=FOLDER, help="Data directory of a node on this machine; needs no login."),
         _login_options(key),
-        click.option(
-            "--patience",
-            type=Number(min=0, max=SECONDS_MAX, min_open=True),
-            metavar="SECONDS",
-            default=10.0,
-            show_default=True,
-            help="Time to wait for each answer of the node.",
-        ),
+        _patience_option,
     )
 
 
@@ -285,6 +291,27 @@ node_options: Callable[[F], F] = together(
     click.option("--node", "node_name", metavar="NAME", help="Name of this node in the peers file."),
     click.option("--data", "data", type=FOLDER, help="Data directory of the node."),
 )
+
+
+def files_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which node a command copies: the files of one of this machine, as `node_options`, or one that it asks. Then it
+    gets an `Endpoint` as `endpoint`, else None.
+    """
+
+    @wraps(command)
+    def with_endpoint(*args: Any, at: list[Address] | None, patience: float, **given: Any) -> Any:
+        if any(given[name] is not None for name in ("config_file", "peers_file", "data")):
+            if _is_typed("at"):
+                raise click.UsageError("--at asks a node: it excludes --data, --config and --peers")
+            for name in LOGIN_NAMES:
+                del given[name]
+            return command(*args, endpoint=None, **given)
+        login = _take_login(given)
+        if at is None:
+            raise click.UsageError("give the data directory of the node: --data, or --config; or ask a node: --at")
+        return command(*args, endpoint=Endpoint(at, login, patience), **given)
+
+    return together(node_options, _at_option(""), _login_options(), _patience_option)(with_endpoint)
 
 
 def overrides(data: Path | None, listen: Address | None = None) -> dict[str, object]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from qmq.model.dots import Dot, Origin, Vector, merge
+from qmq.storage.backup_files import withdraw
 from qmq.storage.catalog.catalog import CATALOG_FILE, SqliteCatalog
 from qmq.storage.catalog.facts import QUEUES_IN
 from qmq.storage.checkpoints.report import CheckpointReport
@@ -261,6 +262,7 @@ def open_store(
     """
     disk = RealDisk(path)
     disk.lock()
+    withdraw(path)
     if disk.free_bytes() < _START_BYTES:
         disk.give_up_reserve(_START_BYTES)
     opened: list[Catalog | QueueStore] = []

@@ -106,6 +106,24 @@ class Undrain(Changing):
     subject = "drained_node"
 
 
+class Backup(Verb):
+    """Begin to read a backup of this node, and list its files, or end the one with ID; see `qmq backup`."""
+
+    form = "backup[/ID]"
+    subject = "backup"
+    changes = True
+
+
+class BackupPiece(Verb):
+    """The next bytes of a file of a backup, in base64, at most 512 KiB; none at its end."""
+
+    form = "backup-piece/ID"
+    subject = "backup"
+
+    file: Annotated[int, option("Its number in the list.", of=" of a file", ge=0, le=10**9)] = 0
+    offset: Annotated[int, option("Of the first byte.", of=" of bytes", ge=0, le=10**12)] = 0
+
+
 class Status(Showing):
     """Show the status of a node."""
 

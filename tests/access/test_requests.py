@@ -83,6 +83,8 @@ MAY: dict[str, set[str]] = {
     "kick": OPERATORS,
     "kick/a/7": OPERATORS,
     "retire/c": {ROOT},
+    "backup": {ROOT},
+    "backup-piece/1": {ROOT},
     "status": OBSERVERS,
     "conditions": OBSERVERS,
     "conditions/past": OBSERVERS,

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from qmq.errors import StorageError
-from qmq.storage import backup
+from qmq.storage import backup, backup_files
 from qmq.storage.backup import NewBackup, backups, restore, verify_backup
+from qmq.storage.backup_files import CopiedFile, LocalFiles
 from qmq.storage.disk.disk import BACKUP_FILE
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.store import Store, open_store
@@ -59,7 +60,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def back_up(data: Path, repository: Path) -> NewBackup:
-    return backup.back_up(data, repository, datetime.now(UTC))
+    return backup.back_up(LocalFiles(data), repository, datetime.now(UTC))
 
 
 def restored(source: Path, data: Path) -> Store:
@@ -97,9 +98,9 @@ def test_a_second_backup_copies_only_what_is_new(running: Running, repository: P
 def test_files_that_a_checkpoint_drops_meanwhile_begin_the_copy_again(
     running: Running, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy_database = backup._copy_database
+    copy_database = backup_files._copy_database
 
-    def then_checkpoint(database: Path, into: Path) -> backup.CopiedFile:
+    def then_checkpoint(database: Path, into: Path) -> CopiedFile:
         made = copy_database(database, into)
         if into.parent.name.endswith(".0.tmp") and database.name == "queues.sqlite":
             running.write(5)
@@ -107,7 +108,7 @@ def test_files_that_a_checkpoint_drops_meanwhile_begin_the_copy_again(
         return made
 
     before = sorted((running.path / "journal").iterdir())
-    monkeypatch.setattr(backup, "_copy_database", then_checkpoint)
+    monkeypatch.setattr(backup_files, "_copy_database", then_checkpoint)
     made = back_up(running.path, repository)
 
     assert not before[-1].exists(), "the checkpoint has dropped nothing: the test shows nothing"
@@ -122,7 +123,7 @@ def test_files_that_a_checkpoint_drops_meanwhile_begin_the_copy_again(
 def test_what_is_checkpointed_after_the_journal_was_copied_is_in_no_database_of_the_copy(
     running: Running, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = backup._copy
+    copy = backup_files.copy_file
     last = sorted((running.path / "journal").iterdir())[-1]
 
     def then_checkpoint(file: Path, into: Path | None) -> tuple[int, str]:
@@ -132,7 +133,7 @@ def test_what_is_checkpointed_after_the_journal_was_copied_is_in_no_database_of_
             running.checkpoint()
         return made
 
-    monkeypatch.setattr(backup, "_copy", then_checkpoint)
+    monkeypatch.setattr(backup_files, "copy_file", then_checkpoint)
     made = back_up(running.path, repository)
     monkeypatch.undo()
 
@@ -146,10 +147,11 @@ def test_a_killed_backup_does_not_count_and_the_next_one_is_whole(running: Runni
 import os, signal
 from datetime import UTC, datetime
 from pathlib import Path
-from qmq.storage import backup
+from qmq.storage import backup, backup_files
+from qmq.storage.backup_files import CopiedFile, LocalFiles
 def killed(directory): os.kill(os.getpid(), signal.SIGKILL)
 backup._sync_directories = killed
-backup.back_up(Path({str(running.path)!r}), Path({str(repository)!r}), datetime.now(UTC))
+backup.back_up(LocalFiles(Path({str(running.path)!r})), Path({str(repository)!r}), datetime.now(UTC))
 """
     code = subprocess.run([sys.executable, "-c", program]).returncode
 
@@ -268,4 +270,4 @@ def test_a_stopped_node_and_a_restored_one_are_backed_up(running: Running, repos
 def test_a_clock_that_is_behind_the_last_backup_is_refused(running: Running, repository: Path) -> None:
     back_up(running.path, repository)
     with pytest.raises(StorageError, match="the clock is behind the last backup"):
-        backup.back_up(running.path, repository, datetime(2001, 1, 1, tzinfo=UTC))
+        backup.back_up(LocalFiles(running.path), repository, datetime(2001, 1, 1, tzinfo=UTC))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qmq.storage.backup import back_up
+from qmq.storage.backup_files import LocalFiles
 from qmq.storage.store import open_store
 from tests.cli.conftest import Run
 
@@ -47,7 +48,7 @@ def test_a_node_is_backed_up_verified_and_restored(run: Run, data: Path, tmp_pat
 
 
 def test_damage_is_reported_with_exit_code_1(run: Run, data: Path, tmp_path: Path) -> None:
-    made = back_up(data, tmp_path / "backups", datetime.now(UTC))
+    made = back_up(LocalFiles(data), tmp_path / "backups", datetime.now(UTC))
     (segment,) = (made.path / "journal").iterdir()
     segment.write_bytes(segment.read_bytes()[:-1])
 
@@ -71,7 +72,7 @@ def test_a_backup_goes_to_standard_output_as_a_tar_archive(run: Run, data: Path,
 def test_a_node_is_restored_from_a_tar_archive_of_backups(run: Run, data: Path, tmp_path: Path) -> None:
     backups = tmp_path / "backups"
     for _ in range(2):  # Files of the second one are hard links to the first.
-        back_up(data, backups, datetime.now(UTC))
+        back_up(LocalFiles(data), backups, datetime.now(UTC))
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as written:
         written.add(backups / "a", "a")
@@ -96,8 +97,8 @@ def test_a_node_is_restored_from_a_tar_archive_of_backups(run: Run, data: Path, 
 def test_the_node_of_a_restore_must_be_clear(run: Run, data: Path, tmp_path: Path) -> None:
     make_data(tmp_path / "b", "b")
     backups, new = tmp_path / "backups", str(tmp_path / "new")
-    back_up(data, backups, datetime.now(UTC))
-    back_up(tmp_path / "b", backups, datetime.now(UTC))
+    back_up(LocalFiles(data), backups, datetime.now(UTC))
+    back_up(LocalFiles(tmp_path / "b"), backups, datetime.now(UTC))
 
     unclear = run("restore", str(backups), "--data", new)
     unknown = run("restore", str(backups), "--data", new, "--node", "c")
@@ -114,7 +115,7 @@ def test_the_node_of_a_restore_must_be_clear(run: Run, data: Path, tmp_path: Pat
     ("arguments", "text", "code"),
     [
         (["backup"], "Usage:", 2),
-        (["backup", "DIR"], "give the data directory of the node: --data, or --config", 2),
+        (["backup", "DIR"], "give the data directory of the node: --data, or --config; or ask a node: --at", 2),
         (["backup", "DIR", "--data", "DIR"], "is not the data directory of a node: it has no catalog", 1),
         (["backup", "verify", "DIR"], "has no backup", 1),
         (["backup", "verify", "DIR/none"], "No such file or directory", 1),

@@ -1,12 +1,16 @@
 """Backups of running nodes under load: a new mesh with other addresses has every message confirmed before them."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import qmq.client.blocking
 from qmq.cli import main
+from qmq.storage.backup_files import OUTGOING
+from qmq.testing import local
 from tests.support.cluster_bodies import bodies, endless, numbered
 from tests.support.cluster_mesh import NODE_FILE, Cluster
 from tests.support.cluster_wait import eventually
@@ -22,14 +26,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
-def qmq(*arguments: str) -> str:
-    result = CliRunner().invoke(main, arguments)
+def run(*arguments: str, input: bytes | None = None) -> str:
+    result = CliRunner().invoke(main, arguments, input=input)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def back_up(mesh: Cluster, name: str, repository: Path) -> None:
-    qmq("backup", str(repository), "--data", str(mesh.fleet.nodes[name].data))
+    run("backup", str(repository), "--data", str(mesh.fleet.nodes[name].data))
 
 
 def test_a_mesh_is_restored_from_backups_that_were_made_one_after_the_other(mesh: Cluster, tmp_path: Path) -> None:
@@ -60,14 +64,14 @@ def test_a_mesh_is_restored_from_backups_that_were_made_one_after_the_other(mesh
         publisher.enough()
     for publisher in publishers:
         publisher.wait()
-    assert qmq("backup", "verify", str(repository)).count(": ok\n") == 6
+    assert run("backup", "verify", str(repository)).count(": ok\n") == 6
     mesh.kill(*mesh.names)
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with Cluster(elsewhere, node_file=SMALL_SEGMENTS) as other:
         for name in other.names:
-            qmq("restore", str(repository), "--node", name, "--data", str(other.fleet.nodes[name].data))
+            run("restore", str(repository), "--node", name, "--data", str(other.fleet.nodes[name].data))
         other.start(*other.names)
         other.make_healthy()
         other.wait_until_same()
@@ -99,7 +103,7 @@ def test_one_node_of_a_running_mesh_is_restored_as_a_node_with_an_old_disk(mesh:
     mesh.wait_until_same()
     mesh.kill("a")
     mesh.wipe("a")
-    qmq("restore", str(tmp_path / "backups"), "--data", str(mesh.fleet.nodes["a"].data))
+    run("restore", str(tmp_path / "backups"), "--data", str(mesh.fleet.nodes["a"].data))
     mesh.start("a")
     mesh.wait_for_links()
     mesh.wait_until_same()
@@ -111,3 +115,41 @@ def test_one_node_of_a_running_mesh_is_restored_as_a_node_with_an_old_disk(mesh:
         got = mesh.client(name).subscribe("/fanout/old", headers={"x-stream-offset": "first"})
         eventually(lambda g=got: len(g) >= 61, lambda n=name, g=got: f"{n} has {len(g)} of 61")
         assert bodies(got) == [*before, *after, b"new"]
+
+
+def test_a_mesh_is_backed_up_over_its_ports_by_an_administrator(tmp_path: Path) -> None:
+    repository = tmp_path / "backups"
+    (tmp_path / "nodes").mkdir()
+    with local.mesh(3, folder=tmp_path / "nodes", config=SMALL_SEGMENTS) as mesh:
+        login = ("--login", "root", "--passcode", "secret")
+        add = ("users", "add", "--passcode-stdin", "--at", mesh.at("a"))
+        run(*add, "root", "--group", "administrator", input=b"secret\n")
+        run(*add, "ann", "--group", "operator", *login, input=b"secret\n")
+        publisher = qmq.client.blocking.connect(mesh.at("a"), login="root", passcode="secret")
+        with publisher as client:
+            for number in range(200):
+                client.send("/queue/waits", str(number).encode() + b"." * 1000)
+
+            refused = CliRunner().invoke(
+                main, ["backup", str(repository), "--at", mesh.at("a"), "--login", "ann", "--passcode", "secret"]
+            )
+            first = json.loads(run("backup", str(repository), "--at", mesh.at("a"), *login, "--mesh", "--json"))
+            client.send("/queue/waits", b"200")
+            again = run("backup", str(repository), "--at", mesh.at("b"), *login, "--mesh", "--keep", "1")
+            archive = CliRunner().invoke(main, ["backup", "-", "--at", mesh.at("b"), *login, "--mesh"])
+        assert "administer" in refused.output and refused.exit_code == 1
+        assert sorted(one["node"] for one in first["backups"]) == ["a", "b", "c"]
+        assert again.count("; 1 older backup removed") == 3, again
+        assert all(one["copied_bytes"] == one["total_bytes"] for one in first["backups"])
+        assert run("backup", "verify", str(repository)).count(": ok\n") == 3
+        assert [one for one in (tmp_path / "nodes").rglob(OUTGOING)] == []
+
+        mesh.kill("c")
+        part = CliRunner().invoke(main, ["backup", str(repository), "--at", mesh.at("a"), *login, "--mesh"])
+        assert part.exit_code == 1
+        assert "qmq: no backup of c: " in part.output
+
+    run("restore", "-", "--node", "b", "--data", str(tmp_path / "b"), input=archive.stdout_bytes)
+    run("restore", str(repository), "--node", "c", "--data", str(tmp_path / "c"))
+    for name in ("b", "c"):
+        assert run("log", "dump", str(tmp_path / name), "--destination", "/queue/waits").count("PUBLISH") == 201

@@ -10,6 +10,7 @@ import ssl
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -92,7 +93,7 @@ class Load:
     def _take(self, taker: qmq.client.blocking.Client) -> None:
         with taker.subscribe("/queue/load", prefetch=10) as messages:
             while not self._enough.is_set() or len(self.taken) < self.sent:
-                with messages.receive(timeout_seconds=PATIENCE_SECONDS) as message:
+                with suppress(TimeoutError), messages.receive(timeout_seconds=1.0) as message:
                     self.taken.append(int(message.body))
 
 

@@ -1,21 +1,24 @@
-"""`qmq backup` and `qmq restore`: the files of one node of this machine, read and written without its help."""
+"""`qmq backup` and `qmq restore`: files of a node of this machine, without its help, or of nodes that are asked."""
 
 import sys
 import tarfile
 import tempfile
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from ..config import load
-from ..errors import StorageError
-from .options import FOLDER, GivenPath, json_option, node_options, overrides
-from .output import Failed, byte_size, print_json
-
-if TYPE_CHECKING:
-    from ..storage.backup import BackupManifest
+from ...address import parse_address
+from ...config import load
+from ...errors import StorageError
+from ...storage.backup import BackupManifest, NewBackup, back_up, backups, verify_backup
+from ...storage.backup import restore as restore_backup
+from ...storage.backup_files import LocalFiles
+from ..client import Endpoint
+from ..options import FOLDER, GivenPath, files_options, json_option, node_options, overrides
+from ..output import Failed, byte_size, counted, print_json, printable
+from .remote import RemoteFiles
 
 
 class BackupGroup(click.Group):
@@ -34,40 +37,78 @@ def backup() -> None:
 
 @backup.command
 @click.argument("repository", metavar="DIR|-", type=GivenPath(file_okay=False, allow_dash=True))
-@node_options
+@click.option("--mesh", "of_mesh", is_flag=True, help="All nodes of the mesh that --at leads to.")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Remove all but the last N backups of the node.")
+@files_options
 @json_option
 def make(
     repository: str,
+    of_mesh: bool,
+    keep: int | None,
+    endpoint: Endpoint | None,
     config_file: Path | None,
     peers_file: Path | None,
     node_name: str | None,
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Add a backup of a node of this machine to DIR, as DIR/NODE/TIME; with -, write it as a tar archive.
+    """Add a backup of a node to DIR, as DIR/NODE/TIME; with -, write it as a tar archive.
 
     Copies only what is new since the previous backup of the node in DIR. The node may be running: give --data, or
-    --config as for qmq serve. Whatever the node confirmed before the command began is in the backup.
+    --config as for qmq serve; or --at, which asks a node on any machine and needs an administrator. Whatever the node
+    confirmed before the command began is in the backup. Exit code 1 if a node of the mesh is missing.
     """
-    from ..storage.backup import back_up
-
-    source = _data(config_file, peers_file, node_name, data)[0]
-    try:
-        if repository == "-":
-            with tempfile.TemporaryDirectory() as folder:
-                made = back_up(source, Path(folder), datetime.now(UTC))
+    if of_mesh and endpoint is None:
+        raise click.UsageError("--mesh asks the nodes: it needs --at")
+    if repository == "-" and keep is not None:
+        raise click.UsageError("--keep is for a DIR with earlier backups")
+    missing: list[str] = []
+    with tempfile.TemporaryDirectory() if repository == "-" else nullcontext(repository) as folder:
+        try:
+            if endpoint is None:
+                source = LocalFiles(_data(config_file, peers_file, node_name, data)[0])
+                made = [back_up(source, Path(folder), datetime.now(UTC), keep)]
+            else:
+                made, missing = _of_nodes(endpoint, Path(folder), keep, of_mesh)
+            if repository == "-":
                 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
-                    archive.add(made.path, made.path.relative_to(folder))
-            return
-        made = back_up(source, Path(repository), datetime.now(UTC))
-    except OSError as error:
-        raise Failed(str(error)) from error
+                    for one in made:
+                        archive.add(one.path, one.path.relative_to(folder))
+        except OSError as error:
+            raise Failed(str(error)) from error
+    if repository != "-":
+        _show(made, missing, of_mesh, as_json)
+    for line in missing:
+        click.echo(printable(f"qmq: {line}"), err=True)
+    if missing:
+        sys.exit(1)
+
+
+def _of_nodes(endpoint: Endpoint, place: Path, keep: int | None, of_mesh: bool) -> tuple[list[NewBackup], list[str]]:
+    """Back up the node that responds, and with `of_mesh` all others; and why some of those are missing."""
+    with RemoteFiles(endpoint) as first:
+        made, missing = [back_up(first, place, datetime.now(UTC), keep)], []
+    for name in set(first.members) - {first.node} if of_mesh else ():
+        try:
+            if name not in first.peers:
+                raise Failed("it has no link with the node that was asked")
+            with RemoteFiles(endpoint.at(parse_address(first.peers[name]))) as source:
+                made.append(back_up(source, place, datetime.now(UTC), keep))
+        except (Failed, StorageError) as error:
+            missing.append(f"no backup of {name}: {error.message if isinstance(error, Failed) else error}")
+    return sorted(made), sorted(missing)
+
+
+def _show(made: list[NewBackup], missing: list[str], of_mesh: bool, as_json: bool) -> None:
     if as_json:
-        print_json({**made._asdict(), "path": str(made.path)})
-    else:
+        facts = [{**one._asdict(), "path": str(one.path)} for one in made]
+        print_json({"backups": facts, "missing": missing} if of_mesh else facts[0])
+        return
+    for one in made:
+        removed = f"; {counted(one.removed, 'older backup')} removed" if one.removed else ""
         click.echo(
-            f"{made.path}: {made.files} files, {byte_size(made.total_bytes)}, "
-            f"of which {byte_size(made.copied_bytes)} are new"
+            f"{one.path}: {one.files} files, {byte_size(one.total_bytes)}, "
+            f"of which {byte_size(one.copied_bytes)} are new{removed}"
         )
 
 
@@ -79,8 +120,6 @@ def verify(place: Path, as_json: bool) -> None:
 
     Exit code 1 if one of them is incomplete or damaged, or was made of a damaged node.
     """
-    from ..storage.backup import backups, verify_backup
-
     try:
         found = {one: verify_backup(one) for one in backups(place)}
     except OSError as error:
@@ -148,11 +187,8 @@ def restore(
         click.echo(f"{target}: the node {manifest.node} as of {manifest.time}")
 
 
-def _restored(place: Path, target: Path, name: str | None) -> "tuple[Path, BackupManifest]":
+def _restored(place: Path, target: Path, name: str | None) -> tuple[Path, BackupManifest]:
     """Restore the last backup of the node at `place`. Raises Failed, StorageError, OSError."""
-    from ..storage.backup import backups
-    from ..storage.backup import restore as restore_backup
-
     found = backups(place)
     if name is not None and place not in found:
         found = [one for one in found if one.parent.name == name]
