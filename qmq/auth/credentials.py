@@ -11,6 +11,9 @@ TOKEN: Final = "token"
 HTTP: Final = "http"
 """Names of authenticators. The first two are of users of the node."""
 
+NAMELESS: Final = ("", TOKEN)
+"""Logins of clients that leave their name to the token."""
+
 NAME_CHARACTERS_MAX: Final = 128
 GROUPS_MAX: Final = 100
 """Groups of one principal."""

@@ -17,12 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from qmq.access.rules import Principal
-from qmq.auth.credentials import GROUPS_MAX, TOKEN, Credentials, Grant, is_name
+from qmq.auth.credentials import GROUPS_MAX, NAMELESS, TOKEN, Credentials, Grant, is_name
 from qmq.auth.jwks import key_for, load_keys
 from qmq.errors import LoginRefused
-
-NAMELESS: Final = ("", TOKEN)
-"""Logins of clients that leave their name to the token."""
 
 CHARACTERS_MAX: Final = 16 << 10
 """A longer text is no token, even if `login_bytes_max` was raised."""

@@ -19,6 +19,21 @@ from .conftest import Run
 HEAVY = ("trio", "qmq.config", "sqlite_utils", "msgpack", "argon2", "qmq.wire", "qmq.node", "qmq.storage")
 
 
+MODULES_MAX = {"qmq.cli; qmq.cli.main(['--help'], standalone_mode=False)": 125, "qmq.cli.serve, qmq.node.main": 825}
+"""Code behind an import → modules that it may load, those of Python included. Most of the time until the help is there,
+or a node accepts, is their import: lower a number when there are fewer, and see `python -X importtime` when there are
+more. 117 and 798 on Python 3.11; the rest is for others."""
+
+
+@pytest.mark.parametrize("code", MODULES_MAX)
+def test_a_start_loads_no_more_modules_than_it_needs(code: str) -> None:
+    counted = f"import sys; before = len(sys.modules); import {code}; print(len(sys.modules) - before)"
+
+    done = subprocess.run([sys.executable, "-c", counted], capture_output=True, text=True, check=True)
+
+    assert int(done.stdout.splitlines()[-1]) <= MODULES_MAX[code]
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys, qmq.cli; qmq.cli.main(['--help'], standalone_mode=False); "
@@ -41,8 +56,12 @@ def test_commands_that_ask_a_node_do_not_load_its_configuration() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_node_does_not_load_the_protocols_that_it_may_not_serve() -> None:
+def test_a_node_does_not_load_the_protocols_and_authenticators_that_it_may_not_have() -> None:
     names = (
+        "qmq.auth.callback",
+        "qmq.auth.plugins",
+        "qmq.auth.tokens",
+        "importlib.metadata",
         "h11",
         "qmq.protocols.http.dialogue",
         "pamqp",

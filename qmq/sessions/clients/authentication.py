@@ -16,10 +16,7 @@ from typing import Final
 
 import trio
 
-from qmq.auth.callback import HttpAuthenticator
-from qmq.auth.credentials import HTTP, TOKEN, USERS, Authenticator, Credentials, Grant
-from qmq.auth.plugins import PluginAuthenticator
-from qmq.auth.tokens import NAMELESS, TokenAuthenticator, TokenRules
+from qmq.auth.credentials import HTTP, NAMELESS, TOKEN, USERS, Authenticator, Credentials, Grant
 from qmq.config import AuthenticationSettings, NodeSettings
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import Reporting
@@ -196,6 +193,7 @@ def login_checks(environment: Environment, node: Reporting, settings: NodeSettin
 
 
 def _check(environment: Environment, node: Reporting, one: AuthenticationSettings) -> LoginCheck:
+    # Each kind of authenticator is imported here only: most nodes have none, and these import fifty modules.
     if one.kind == TOKEN:
         tokens = _tokens(one)
         subject = f"tokens of {one.issuer}"
@@ -210,9 +208,13 @@ def _check(environment: Environment, node: Reporting, one: AuthenticationSetting
         )
     authenticator: Authenticator
     if one.kind == HTTP:
+        from qmq.auth.callback import HttpAuthenticator
+
         assert one.url is not None, "the configuration was checked"
         authenticator, subject = HttpAuthenticator(one.url, one.ca, one.timeout_seconds), one.url
     else:
+        from qmq.auth.plugins import PluginAuthenticator
+
         authenticator, subject = PluginAuthenticator(one.kind, one.options), f"entry point {one.kind}"
     return LoginCheck(
         environment,
@@ -225,7 +227,9 @@ def _check(environment: Environment, node: Reporting, one: AuthenticationSetting
     )
 
 
-def _tokens(one: AuthenticationSettings) -> TokenAuthenticator:
+def _tokens(one: AuthenticationSettings) -> Authenticator:
+    from qmq.auth.tokens import TokenAuthenticator, TokenRules
+
     assert one.jwks is not None and one.issuer is not None and one.audience is not None, "the configuration was checked"
     rules = TokenRules(
         issuer=one.issuer,
