@@ -237,6 +237,15 @@ weigh: venv ## What each room of the product weighs, and what it may
 types: venv ## Strict mypy on the package and the benchmarks
 	@$(TIMED) $(BIN)/mypy --no-error-summary qmq benchmarks
 
+$(VENV)/.pyright: $(VENV)/.installed .ci/pins/pyright.txt
+	@echo "adding pyright to $(VENV) (80 MB, 280 MB unpacked) …"
+	@$(call install,node tests pyright,[$(FOR_TESTS),pyright]) >/dev/null
+	@touch $@
+
+.PHONY: pyright
+pyright: $(VENV)/.pyright ## What pyright says of the types of the Python client, and of the programs of its page
+	@$(TIMED) $(PYTEST) tests/client/test_pyright.py
+
 # Only the package and native.py decide what is compiled; a change of a test or a page does not compile it again.
 $(COMPILED)/.compiled: native.py $(shell find qmq -type f -not -name '*.pyc') $(VENV)/.installed
 	@echo "compiling the hot modules in $(COMPILED) (minutes) …"
