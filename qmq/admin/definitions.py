@@ -1,6 +1,7 @@
 """`/control/definitions/…`: list, get, put, delete, export and import definitions, on any node, for the whole mesh.
 
     /control/definitions/list/KIND          all definitions of a kind
+    /control/definitions/keys/KIND          what a value of the kind may have: keys, types, bounds, defaults
     /control/definitions/get/KIND/NAME      one
     /control/definitions/put/KIND/NAME      the body is its value, a JSON object
     /control/definitions/delete/KIND/NAME
@@ -17,6 +18,7 @@ from typing import Any, Final
 import argon2
 
 from qmq.admin.facts.system import SystemTopics
+from qmq.config.keys import keys_of
 from qmq.definitions.definition import Key
 from qmq.definitions.document import document, read_document
 from qmq.definitions.rabbitmq import ImportTarget
@@ -87,6 +89,8 @@ class DefinitionVerbs:
             found = (await _values(live, _kind(live, path)))[path]
             rows = [{"kind": path, "name": name, "value": found[name]} for name in found]
             return await _response({"definitions": rows})
+        if verb == "keys" and path:
+            return await _response({"kind": _kind(live, path), "keys": keys_of(path)})
         if verb in ("get", "put", "delete") and path.partition("/")[2]:
             key = _key(live, path)
             facts = {"kind": key.kind, "name": key.name}

@@ -38,7 +38,7 @@ def _read_password_hash(value: object) -> object:
     return value
 
 
-def _read_action(value: object) -> object:
+def read_action(value: object) -> object:
     if value not in [action.value for action in ACTIONS]:
         raise ValueError(f"must be one of {', '.join(action.value for action in ACTIONS)}")
     return value
@@ -58,7 +58,7 @@ OF_ANONYMOUS = ("subscriptions_max", "messages_per_second_max", "bytes_per_secon
 
 
 Name = Annotated[str, _read_name]
-ActionName = Annotated[str, _read_action]
+ActionName = Annotated[str, read_action]
 Pattern = Annotated[str, _read_pattern]
 
 
@@ -81,10 +81,13 @@ class PermissionSettings(Section, kw_only=True):
     user: Name | None = None
     """A user, or `anonymous` for clients without login."""
     group: Name | None = None
+    """Each user of this group, in place of `user`."""
     allow: tuple[ActionName, ...] = ()
+    """The actions that are allowed."""
     deny: tuple[ActionName, ...] = ()
     """What is denied is denied, whatever else is allowed."""
     destinations: tuple[Pattern, ...]
+    """Names, or the beginnings of names with `*`; `/*` for all. A definition has one."""
 
     @classmethod
     def before(cls, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
@@ -112,8 +115,11 @@ class UserLimitSettings(Section):
     connections_max: CountOrUnbounded | None = None
     """In place of `limits.connections_per_user_max`."""
     subscriptions_max: CountOrUnbounded | None = None
+    """Of all its connections to one node together."""
     messages_per_second_max: CountOrUnbounded | None = None
+    """Sent to one node. Its connections wait, and nothing is refused."""
     bytes_per_second_max: ByteRate | None = None
+    """Read from all its connections to one node, likewise."""
     queues_max: CountOrUnbounded | None = None
     """Queues that the user has declared, in the mesh."""
     held_bytes_max: SizeOrUnbounded | None = None

@@ -9,6 +9,15 @@ class ListDefinitions(Verb):
     form = "definitions/list/KIND"
 
 
+class DefinitionKeys(Verb):
+    """The keys of a kind of definitions: what each means, its type, bounds and default.
+
+    A kind whose value is no set of keys has none.
+    """
+
+    form = "definitions/keys/KIND"
+
+
 class GetDefinition(Verb):
     """One definition."""
 

@@ -99,6 +99,7 @@ MAY: dict[str, set[str]] = {
     "rights": {*GROUPS, "anonymous"},
     "password-hash": {ROOT},
     "definitions/list/policy": {ROOT},
+    "definitions/keys/policy": {ROOT},
     "definitions/get/policy/queue/own": {ROOT},
     "definitions/put/policy/queue/own": {ROOT},
     "definitions/put/permission/user:ann allow administer /*": {ROOT},

@@ -216,20 +216,76 @@ def test_binding_is_drawn(page: Any, node: Console) -> None:
     expect(page.get_by_role("img", name="/exchange/amq.topic with key eu.# to /queue/bound")).to_be_visible()
 
 
-def test_policy_of_a_queue_is_changed(page: Any, node: Console, problems: list[str]) -> None:
+def test_policy_of_a_queue_is_changed_in_a_form_that_shows_errors_at_their_field(
+    page: Any, node: Console, problems: list[str]
+) -> None:
     open_queue(page, node, "ruled")
     page.get_by_role("tab", name="Policy").click()
+    expect(page.get_by_role("row", name=re.compile("ttl_seconds 0 default"))).to_be_visible()
 
     page.get_by_role("button", name="Change the policy of /queue/ruled").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Keys and values").fill('{"ttl_seconds": "never"}')
-    expect(dialog.get_by_role("alert")).to_contain_text("ttl_seconds")
+    expect(dialog.get_by_label("ttl_seconds")).to_have_attribute("placeholder", "0")
+    expect(dialog.get_by_label("retention_seconds")).to_have_count(0)  # Of fanouts.
+    dialog.get_by_label("ttl_seconds").fill("never")
+    dialog.get_by_label("dead_letter", exact=True).fill("/topic/x")
+    expect(dialog.locator(".keyed", has_text="ttl_seconds").get_by_role("alert")).to_have_text("must be a number")
+    expect(dialog.get_by_label("dead_letter", exact=True)).to_have_attribute("aria-invalid", "true")
+    expect(dialog.get_by_role("button", name="Change")).to_be_disabled()
     problems.clear()  # the refusal
-    dialog.get_by_label("Keys and values").fill('{"ttl_seconds": 3600}')
-    expect(dialog.get_by_role("button", name="Change")).to_be_enabled()
+    dialog.get_by_label("ttl_seconds").fill("3600")
+    dialog.get_by_label("dead_letter", exact=True).fill('""')
+    dialog.get_by_label("overflow").select_option("drop-oldest")
+    expect(dialog.locator("code")).to_have_text(
+        "qmq policies set /queue/ruled overflow=drop-oldest 'dead_letter=\"\"' ttl_seconds=3600"
+    )
     dialog.get_by_role("button", name="Change").click()
 
-    expect(page.locator("main")).to_contain_text('"ttl_seconds": 3600')
+    expect(page.get_by_role("row", name=re.compile("ttl_seconds 3600 policy .queue.ruled"))).to_be_visible()
+    found = node.show("definitions/get/policy/queue/ruled")["value"]
+    assert found == {"dead_letter": "", "overflow": "drop-oldest", "ttl_seconds": 3600}
+
+
+def test_definitions_are_read_added_changed_and_deleted(page: Any, node: Console, problems: list[str]) -> None:
+    page.goto(f"{node.address}/#/policies")
+    page.get_by_role("button", name="Add a policy").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Destination").fill("/fanout/kept.*")
+    dialog.get_by_label("retention_bytes").fill("64MiB")
+    dialog.get_by_role("button", name="Add").click()
+    row = page.get_by_role("row", name=re.compile(r".fanout.kept\."))
+    expect(row).to_contain_text("retention_bytes 67108864")
+    row.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete").click()
+    expect(row).to_have_count(0)
+
+    page.goto(f"{node.address}/#/definitions")
+    page.get_by_role("button", name="Declared queues").click()
+    page.get_by_role("button", name="Add a declaration").click()
+    dialog.get_by_label("Queue", exact=True).fill("/queue/declared-here")
+    dialog.get_by_label("expires_seconds").fill("86400")
+    dialog.get_by_label("durable").select_option("false")
+    picture(page, "console-form")
+    dialog.get_by_role("button", name="Add").click()
+    row = page.get_by_role("row", name=re.compile(".queue.declared-here"))
+    expect(row).to_contain_text("durable false")
+    row.get_by_role("button", name="Change").click()
+    expect(dialog.get_by_label("durable")).to_have_value("false")
+    dialog.get_by_label("durable").select_option("")
+    expect(dialog.locator("code")).to_contain_text("--replace")
+    dialog.get_by_role("button", name="Change").click()
+    expect(row).not_to_contain_text("durable")
+    expect(row).to_contain_text("expires_seconds 86400")
+
+    page.get_by_role("button", name="Limits").click()
+    page.get_by_role("button", name="Add a limit").click()
+    dialog.get_by_label("user:NAME").fill("ann")
+    dialog.get_by_label("connections_max").fill("3")
+    expect(dialog.get_by_role("alert").filter(has_text="must be named user:NAME or group:NAME")).to_be_visible()
+    problems.clear()  # the refusal
+    dialog.get_by_label("user:NAME").fill("user:ann")
+    dialog.get_by_role("button", name="Add").click()
+    expect(page.get_by_role("row", name=re.compile("user:ann"))).to_contain_text("connections_max 3")
 
 
 def test_definitions_are_imported_after_a_look(page: Any, node: Console) -> None:

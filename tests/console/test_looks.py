@@ -41,9 +41,10 @@ DIALOGS = [
     ("connections", "", "Kick"),
     ("users", "", "Add a user"),
     ("users", "", "Add a permission"),
+    ("policies", "", "Add a policy"),
 ]
-PAGES = ["mesh", "charts", "queues", "fanouts", "topics", "exchanges", "connections", "trace", "users", "definitions"]
-PAGES += ["audit", "queue/looked", "fanout/looked"]
+PAGES = ["mesh", "charts", "queues", "fanouts", "topics", "exchanges", "connections", "trace", "users", "policies"]
+PAGES += ["definitions", "audit", "queue/looked", "fanout/looked"]
 
 SHOWN_THOUGH_HIDDEN = """() => [...document.querySelectorAll("[hidden]")]
   .filter((one) => getComputedStyle(one).display !== "none").map((one) => one.textContent)"""

@@ -24,6 +24,7 @@ PAGES = {
     "connections": "Connections",
     "trace": "Trace of a message",
     "users": "Users and permissions",
+    "policies": "Policies",
     "definitions": "Definitions",
     "audit": "Audit",
     "queue/orders": "/queue/orders",

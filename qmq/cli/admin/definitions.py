@@ -9,6 +9,7 @@ import click
 from ...definitions.document import differences, document, read_document
 from ...definitions.rabbitmq import ImportTarget
 from ...definitions.rabbitmq_users import clear_passwords
+from ...verbs.definitions import DefinitionKeys
 from ...verbs.lists import ShowPolicies
 from ...wire.avro import read_schema
 from ..client import Endpoint, headers_of
@@ -76,6 +77,22 @@ def import_(file: BinaryIO, asked: Asked) -> None:
     if not facts["definitions"]:
         raise Failed("nothing of this file was imported")
     check_quorum(facts)
+
+
+@definitions.add_command
+@verb_command(DefinitionKeys, name="keys")
+def keys(asked: Asked) -> None:
+    facts = asked.facts()
+    if asked.as_json:
+        print_json(facts)
+        return
+    rows = []
+    for one in facts["keys"]:
+        bounds = [f"{name.replace('_', ' ')} {one[name]}" for name in ("at_least", "more_than") if name in one]
+        values = ", ".join([one["type"], *one.get("values", bounds)])
+        default = "required" if one.get("required") else "-" if one["default"] is None else _text(one["default"])
+        rows.append([one["name"], values, default, one["help"]])
+    show_table(["KEY", "VALUES", "DEFAULT", "MEANING"], rows)
 
 
 @definitions.command("diff")

@@ -169,7 +169,7 @@ class DestinationPolicy(Section):
     max_bytes: SizeOrUnbounded | None = None
     """Of bodies. None: `limits.queue_bytes_max`; 0: no bound."""
     overflow: Literal["refuse", "drop-oldest", "drop-newest"] = "refuse"
-    """At the bound: the SEND gets an ERROR, or the oldest or the new message is dropped. See `keeps_dropped`."""
+    """At the bound: the SEND gets an ERROR, or the oldest or the new message is dropped."""
     ack_timeout_seconds: SecondsOrNone = 0.0
     """If a message is not settled in this time, the delivery counts as failed; 0: no timeout."""
     delivery_limit: CountOrUnbounded = 20
@@ -177,8 +177,10 @@ class DestinationPolicy(Section):
     redelivery_seconds_min: Seconds = 0.1
     """Pause after the first failed delivery; it doubles with each further one."""
     redelivery_seconds_max: Seconds = 60.0
+    """The longest of these pauses."""
     dead_letter: Annotated[str, _read_dead_letter] = DEFAULT_DEAD_LETTER
-    """The queue that gets dead letters, or an exchange; empty: they are dropped. See `keeps_dropped`."""
+    """The queue that gets dead letters, or an exchange; empty: they are dropped. If it is set, messages that expire, or
+    that a full queue drops, become dead letters, too."""
     dead_letter_routing_key: str | None = None
     """For an exchange. None: the routing key of the message, or the name of its queue."""
     ttl_seconds: SecondsOrNone = 0.0

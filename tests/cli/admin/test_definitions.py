@@ -1,11 +1,13 @@
 """`qmq definitions` and `qmq policies`: what they ask of the node, and what they print."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from qmq.cli.admin.request import read_values
+from qmq.config.keys import keys_of
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.stub import StubNode, frame, message, polite
@@ -38,6 +40,16 @@ def test_a_policy_is_set(run: Run) -> None:
     headers, body = sent(node)
     assert headers == {"destination": f"/control/definitions/put/policy{Q}", "quorum": "true"}
     assert json.loads(body) == {"delivery_limit": 5, "dead_letter": "/queue/bad", "durable": False}
+
+
+def test_the_keys_of_a_kind_are_shown_with_what_they_mean(run: Run) -> None:
+    with answers(kind="policy", keys=keys_of("policy")) as node:
+        result = run("definitions", "keys", "policy", "--at", node.at)
+
+    assert result.exit_code == 0
+    assert sent(node)[0] == {"destination": "/control/definitions/keys/policy"}
+    assert re.search(r"^overflow +text, refuse, drop-oldest, drop-newest +refuse +At the bound", result.output, re.M)
+    assert re.search(r"^redelivery_seconds_min +number, more than 0 +0\.1 +Pause", result.output, re.M)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ const PAGES = {
   connections: { title: "Connections", module: "./pages/connections.js", group: "Clients" },
   trace: { title: "Trace", module: "./pages/trace.js" },
   users: { title: "Users", module: "./pages/users.js", group: "Administration", needs: "definitions" },
+  policies: { title: "Policies", module: "./pages/definitions.js", argument: "policy", needs: "definitions" },
   definitions: { title: "Definitions", module: "./pages/definitions.js", needs: "definitions" },
   audit: { title: "Audit", module: "./pages/audit.js", needs: "audit" },
   queue: { title: "Queue", module: "./pages/queue.js", within: "queues" },
@@ -94,8 +95,8 @@ async function route() {
   leave();
   leave = () => {};
   drawNav(page.within ?? current);
-  const argument = rest.length ? decodeURIComponent(rest.join("/")) : "";
-  document.title = `${visible(argument || page.title)} · QMQ`;
+  const argument = page.argument ?? (rest.length ? decodeURIComponent(rest.join("/")) : "");
+  document.title = `${visible((!page.argument && argument) || page.title)} · QMQ`;
   main.replaceChildren();
   for (const one of document.querySelectorAll("dialog[open]")) one.close();
   if (!isAllowed(page)) {

@@ -26,7 +26,7 @@ export function ask(title, make, isWide = false) {
 
 const problem = (error) => h("p", { class: "notice bad", role: "alert" }, error.message, error.detail && ` ${error.detail}`);
 
-// `form` is { title, fields: [element], name, verb() → [path, query, body], count(facts) → number, unit, shell() → text,
+// `form` is { title, fields: [element], name, verb() → [path, query, body], explain?(error or null) → text that no field shows, wide?, count(facts) → number, unit, shell() → text,
 // label(count) → text, danger?, plain?, prepare?, isReady?, remark?() → text }. Nothing is asked before `isReady`. `plain` actions may have nothing to count; `prepare` comes before each
 // `verb`.
 export function act(form, onDone = () => {}) {
@@ -39,6 +39,10 @@ export function act(form, onDone = () => {}) {
     let count = null;
     let timer;
     let round = 0;
+    const tell = (error) => {
+      const rest = form.explain?.(error);
+      replace(result, error && (form.explain ? rest && problem({ message: rest, detail: error.detail }) : problem(error)));
+    };
     const allow = () => {
       const isLarge = count > LARGE && form.danger;
       typing.hidden = !isLarge;
@@ -51,7 +55,7 @@ export function act(form, onDone = () => {}) {
       line.update();
       allow();
       if (form.isReady && !form.isReady()) {
-        replace(result);
+        tell(null);
         return;
       }
       try {
@@ -59,6 +63,7 @@ export function act(form, onDone = () => {}) {
         const [path, query, body] = form.verb();
         const facts = await change(path, { ...query, "dry-run": "true" }, body);
         if (mine !== round) return;
+        tell(null);
         count = form.count ? form.count(facts) : 1;
         replace(result, form.unit && h("p", null, h("b", null, number(count)), ` ${form.unit(count)}`),
           form.remark?.() && h("p", { class: "notice warn" }, form.remark()),
@@ -67,7 +72,7 @@ export function act(form, onDone = () => {}) {
           facts.nodes_missing?.length > 0 && h("p", { class: "notice warn" }, `Not counted: ${facts.nodes_missing.join(", ")} does not respond.`));
         button.textContent = form.label(count);
       } catch (error) {
-        if (mine === round) replace(result, problem(error));
+        if (mine === round) tell(error);
       }
       allow();
     }
@@ -83,14 +88,14 @@ export function act(form, onDone = () => {}) {
         close();
         onDone(facts);
       } catch (error) {
-        replace(result, problem(error));
+        tell(error);
         allow();
       }
     } }, form.fields, result, typing, line.element,
     h("div", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), button));
     dryRun();
     return element;
-  });
+  }, form.wide);
 }
 
 export const messagesOf = (count) => (count === 1 ? "message" : "messages");

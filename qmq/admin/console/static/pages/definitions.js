@@ -1,7 +1,9 @@
-// Definitions of the mesh: as a file, and a file compared with them before it is imported.
+// Definitions of the mesh, kind by kind; as a file; and a file compared with them before it is imported. The page of
+// policies is the first part of it.
 
 import { change, show as ask } from "../api.js";
 import { commandLine, h, number, pill, replace, say, table } from "../dom.js";
+import { deleteDefinition, editDefinition, KINDS, words } from "../forms.js";
 
 const SECRET = "password_hash";
 const plain = (value) => JSON.stringify(value, (key, one) => (key === SECRET ? "(a hash)" : one), 1);
@@ -15,17 +17,54 @@ function difference(before, after) {
   }));
 }
 
-export function show(main) {
+const SHOWN = 200;
+const OTHER = { user: ["Users", "users"], permission: ["Permissions", "users"], exchange: ["Exchanges", "exchanges"], binding: ["Bindings", "exchanges"], vhost: ["Virtual hosts"] };
+const EMPTY = {
+  policy: ["No policies: the defaults count. ", "qmq policies set '/queue/jobs.*' delivery_limit=5"], queue: ["No queue is declared: each begins at its first use. ", "qmq queues declare /queue/jobs"],
+  archive: ["No archives. ", "qmq archives set archive table=/data/archive"],
+  limit: ["No limits besides those of the nodes. ", "qmq limits set user:ann connections_max=10"], schema: ["No schemas: bodies are not looked at. ", "qmq schemas set order-1 order.avsc"],
+};
+const titleOf = (kind) => KINDS[kind]?.title ?? OTHER[kind]?.[0] ?? kind.replace(/^pause-/, "Paused: ");
+
+// Those of one kind at a time; `draw` shows them as they are now.
+function lists(only, load) {
+  let kind = only ?? Object.keys(KINDS)[0];
+  let all = {};
+  const list = table("Definitions", [{ title: "Name" }, { title: "What it says" }, { title: "", label: "Actions" }]);
+  const bar = h("div", { class: "row top", role: "group", "aria-label": "Kinds" });
+  const filter = h("input", { type: "search", placeholder: "part of a name or value", "aria-label": "Search definitions", oninput: () => draw() });
+  const about = h("span", { class: "dim" });
+  const add = h("button", { type: "button", class: "main", "data-key": "add", onclick: () => editDefinition(kind, undefined, load).catch((error) => say(error.message)) });
+  function draw(document) {
+    all = document ?? all;
+    const kinds = [...new Set([...Object.keys(KINDS), ...Object.keys(all)])];
+    const count = (one) => Object.keys(all[one] ?? {}).length;
+    replace(bar, !only && kinds.map((one) => h("button", { type: "button", "data-key": `kind-${one}`, "aria-pressed": String(one === kind), onclick: () => { kind = one; draw(); } }, `${titleOf(one)} ${number(count(one))}`)));
+    const text = filter.value.toLowerCase();
+    const rows = Object.entries(all[kind] ?? {}).filter(([name, value]) => `${name} ${plain(value)}`.toLowerCase().includes(text)).map(([name, value]) => ({ name, value }));
+    const [why, command] = EMPTY[kind] ?? ["None."];
+    const page = OTHER[kind]?.[1];
+    list.rows(rows.slice(0, SHOWN).map((one) => h("tr", null, h("td", { class: "name" }, h("bdi", null, one.name)), h("td", { class: "wrap" }, kind === "schema" ? `${one.value.type ?? ""} ${one.value.name ?? ""}` : words(one.value)),
+      h("td", { class: "row" }, KINDS[kind] ? [h("button", { type: "button", class: "small", "data-key": `change-${one.name}`, onclick: () => editDefinition(kind, one, load).catch((error) => say(error.message)) }, "Change"), h("button", { type: "button", class: "small bad", "data-key": `delete-${one.name}`, onclick: () => deleteDefinition(kind, one.name, load) }, "Delete")]
+        : page && h("a", { href: `#/${page}` }, "Its page")))), text && count(kind) ? "None has this in its name or value." : [why, command && h("code", null, command)]);
+    replace(about, rows.length > SHOWN && `${number(rows.length)}, the first ${SHOWN} are shown`);
+    add.hidden = !KINDS[kind];
+    replace(add, `Add a ${KINDS[kind]?.one}`);
+  }
+  draw();
+  return { element: h("div", null, !only && bar, h("div", { class: "row top" }, add, filter, about), h("div", { class: "panel flush" }, list.element)), draw };
+}
+
+export function show(main, only) {
   const notice = h("div", { role: "status" });
-  const counts = h("p");
   const preview = h("div", { "aria-live": "polite" });
+  const shown = lists(only || undefined, () => load());
   let exported = null;
   async function load() {
     try {
       exported = (await ask("definitions/export")).document;
       if (typeof exported === "string") exported = JSON.parse(exported);
-      replace(counts, Object.entries(exported.definitions).map(([kind, named]) => [pill(`${number(Object.keys(named).length)} ${kind}`), " "]));
-      if (!counts.childNodes.length) replace(counts, h("span", { class: "dim" }, "Nothing is defined yet: the node files count."));
+      shown.draw(exported.definitions);
       replace(notice);
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
@@ -68,8 +107,11 @@ export function show(main) {
     }
   }
   const file = h("input", { type: "file", accept: ".json,application/json", "aria-label": "File to import", onchange: async () => { const one = file.files[0]; if (one) await look(await one.text(), one.name); file.value = ""; } });
-  main.append(h("h1", null, "Definitions"), notice, h("section", { class: "panel" }, h("h2", null, "In the mesh"), counts, h("p", { class: "row" }, h("button", { type: "button", class: "main", onclick: () => save().catch((error) => say(error.message)) }, "Export"), h("span", { class: "dim" }, "The file has the password hashes of users."))),
-    h("section", { class: "panel" }, h("h2", null, "Import"), h("p", { class: "dim" }, "A file of qmq definitions export, or of RabbitMQ. The difference is shown first; nothing changes before you import."), h("p", null, file), preview));
+  main.append(h("h1", null, only ? titleOf(only) : "Definitions"), notice, shown.element);
+  if (!only) {
+    main.append(h("section", { class: "panel" }, h("h2", null, "Export"), h("p", { class: "row" }, h("button", { type: "button", class: "main", onclick: () => save().catch((error) => say(error.message)) }, "Export"), h("span", { class: "dim" }, "The file has the password hashes of users."))),
+      h("section", { class: "panel" }, h("h2", null, "Import"), h("p", { class: "dim" }, "A file of qmq definitions export, or of RabbitMQ. The difference is shown first; nothing changes before you import."), h("p", null, file), preview));
+  }
   load();
   return () => {};
 }

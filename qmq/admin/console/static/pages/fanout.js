@@ -3,6 +3,7 @@
 import { changes, mayDo, me, pathOf, repeat, show as ask } from "../api.js";
 import { act, messagesOf } from "../dialogs.js";
 import { bytes, h, number, pill, quoted, rate, replace, table, tabs } from "../dom.js";
+import { rules } from "../forms.js";
 import { messagePages } from "../messages.js";
 import { kick, openPublish } from "./queue.js";
 
@@ -12,7 +13,7 @@ export function show(main, name) {
   const facts = h("dl", { class: "facts" });
   const buttons = h("div", { class: "row top" });
   const notice = h("div", { role: "status" });
-  const messages = messagePages(destination);
+  const messages = messagePages(destination, null, `qmq send ${quoted(destination)} hi`);
   const peek = () => may.subscribe && messages.read();
   const isChanged = changes();
   const followers = table("Subscribers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Behind", number: true }, { title: "", label: "Actions" }]);
@@ -25,16 +26,10 @@ export function show(main, name) {
       h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.node}-${one.session}`, onclick: () => kick(one, drawFollowers) }, "Kick")))), "No subscribers now.");
     durables.rows((found.durables ?? []).map((one) => h("tr", null, h("td", { class: "name" }, h("bdi", null, one.name)), h("td", { class: "n" }, behind(one)), h("td", null, one.in_use ? pill("here", "good") : "not on this node"), h("td", { class: "n" }, number(one.in_flight)))), "None.");
   };
-  const retention = h("div", { class: "panel" });
-  const drawRetention = async () => {
-    const all = me.may.definitions ? (await ask("definitions/list/policy")).definitions.filter((one) => one.name === destination || (one.name.endsWith("*") && destination.startsWith(one.name.slice(0, -1)))) : null;
-    replace(retention, all === null ? h("p", { class: "dim" }, "Policies are shown to administrators.") : all.length ? all.map((one) => [h("p", { class: "mono" }, one.name), h("pre", { class: "body" }, JSON.stringify(one.value, null, 2))])
-      : h("p", { class: "dim" }, "No policy of the mesh matches: the settings of the nodes count."));
-  };
   const parts = tabs("Parts of the fanout", [
     { title: "Messages", make: () => (may.subscribe ? messages.element : h("p", { class: "dim" }, "You may not read messages of this fanout.")) },
     { title: "Subscribers", make: () => { drawFollowers().catch((error) => followers.rows([], error.message)); return [h("div", { class: "panel flush" }, followers.element), h("div", { class: "panel flush" }, h("h2", null, "Durable subscriptions"), durables.element)]; } },
-    { title: "Retention", make: () => { drawRetention().catch((error) => replace(retention, error.message)); return retention; } },
+    { title: "Retention", make: () => rules(destination, "fanout") },
   ]);
   main.append(h("p", { class: "small" }, h("a", { href: "#/fanouts" }, "← Fanouts")), h("h1", null, h("bdi", null, destination)), notice, buttons, h("div", { class: "panel" }, facts), parts.element);
   let known = null;

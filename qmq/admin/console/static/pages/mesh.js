@@ -213,7 +213,7 @@ export function show(main) {
     const fact = (title, value, series) => h("div", null, h("dt", null, title), h("dd", null, value, " ", past.sums[series]?.length > 1 && spark(past.sums[series], past.marks)));
     replace(sums, fact("Accepted/s", rate(sumRate("accepted")), "accepted"), fact("Delivered/s", rate(sumRate("delivered")), "delivered"), fact("Acknowledged/s", rate(sumRate("acknowledged")), "acknowledged"),
       fact("Redelivered/s", rate(sumRate("redelivered")), "redelivered"), fact("Dead letters/s", rate(sumRate("dead_lettered")), "dead_lettered"),
-      fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues on a node", number(Math.max(...all.map(([, one]) => one.queues)))),
+      fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues", number(Math.max(...all.map(([, one]) => one.queues)))),
       readers(mesh).map((one) => fact(`${one.name}, records behind`, `${number(one.behind)}${one.seconds === null ? "" : `, ${span(one.seconds)}`}`)));
     replace(notice, mesh.nodes_missing.length > 0 && h("div", { class: "notice bad" },
       `${mesh.nodes_missing.join(", ")} ${mesh.nodes_missing.length === 1 ? "does" : "do"} not respond. Sums are without ${mesh.nodes_missing.length === 1 ? "it" : "them"}.`));

@@ -1,9 +1,10 @@
 // One queue: its messages, consumers, policy and bindings, and everything that can be done with it.
 
-import { changes, mayDo, me, pathOf, publish, reached, repeat, show as ask } from "../api.js";
+import { changes, mayDo, me, pathOf, publish, repeat, show as ask } from "../api.js";
 import { bind, unbind } from "../bindings.js";
 import { act, ask as dialog, messagesOf } from "../dialogs.js";
 import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "../dom.js";
+import { rules } from "../forms.js";
 import { messagePages } from "../messages.js";
 import { flags } from "./queues.js";
 
@@ -109,16 +110,18 @@ export function kick(row, onDone) {
     shell: () => `qmq kick ${id}${reason.value ? ` --reason ${quoted(reason.value)}` : ""}`, label: () => "End the connection", danger: true, done: (facts) => `${facts.connections} ended.` }, onDone);
 }
 
+const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
 function bindingsPicture(name, rows) {
   const height = Math.max(60, rows.length * 44 + 10);
   const middle = height / 2;
-  return s("svg", { class: "picture", viewBox: `0 0 640 ${height}`, role: "img", "aria-label": rows.map((one) => `${one.source} with key ${one.key || "none"} to ${name}`).join("; ") },
+  return s("svg", { class: "picture bound", viewBox: `0 0 640 ${height}`, role: "img", "aria-label": rows.map((one) => `${one.source} with key ${one.key || "none"} to ${name}`).join("; ") },
     rows.map((one, at) => {
       const y = 27 + at * 44;
       return [s("path", { class: one.effective ? "link" : "link bad", d: `M220 ${y}C330 ${y} 320 ${middle} 430 ${middle}` }), s("rect", { class: "box", x: 10, y: y - 16, width: 210, height: 32, rx: 6 }),
-        s("text", { x: 20, y: y + 4 }, one.source.slice(0, 28)), s("text", { class: "dim", x: 236, y: y - 5 }, one.key ? `key ${one.key.slice(0, 24)}` : "")];
+        s("text", { x: 20, y: y + 4 }, short(one.source, 27)), s("text", { class: "dim", x: 236, y: y - 5 }, one.key ? `key ${short(one.key, 24)}` : "")];
     }),
-    s("rect", { class: "box good", x: 430, y: middle - 16, width: 200, height: 32, rx: 6 }), s("text", { x: 440, y: middle + 4 }, name.slice(0, 26)));
+    s("rect", { class: "box good", x: 430, y: middle - 16, width: 200, height: 32, rx: 6 }), s("text", { x: 440, y: middle + 4 }, short(name, 25)));
 }
 
 export function show(main, name) {
@@ -161,29 +164,12 @@ export function show(main, name) {
       h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.node}-${one.session}`, onclick: () => kick(one, drawConsumers) }, "Kick")))), "No consumers.");
   };
 
-  // Policy
-  const policyPart = () => {
-    const box = h("div");
-    (async () => {
-      const declared = row?.declared ? JSON.parse(row.declared) : null;
-      let policies = null;
-      if (me.may.definitions) policies = (await ask("definitions/list/policy")).definitions.filter((one) => one.name === destination || (one.name.endsWith("*") && destination.startsWith(one.name.slice(0, -1))));
-      const edit = () => editPolicy(destination, policies?.find((one) => one.name === destination)?.value ?? {}, () => replace(box, policyPart()));
-      const json = (value) => h("pre", { class: "body" }, JSON.stringify(value, null, 2));
-      replace(box,
-        declared ? [h("h2", null, "Declared"), json(declared)] : h("p", { class: "dim" }, "The queue is not declared: it began at its first use."),
-        policies === null ? h("p", { class: "dim" }, "Policies are shown to administrators.") : [h("h2", null, "Policies that match, the longest name counts"), policies.length ? policies.map((one) => [h("p", { class: "mono" }, one.name), json(one.value)]) : h("p", { class: "dim" }, "None: the defaults count."),
-          h("p", null, h("button", { type: "button", onclick: edit }, `Change the policy of ${destination}`))]);
-    })().catch((error) => replace(box, h("p", { class: "notice bad" }, error.message)));
-    return h("div", { class: "panel" }, box);
-  };
-
   // Bindings
   const bindingPart = () => {
     const box = h("div");
     const load = async () => {
       const rows = (await ask("bindings")).bindings.filter((one) => one.queue === destination);
-      replace(box, rows.length ? [bindingsPicture(destination, rows), h("ul", null, rows.map((one) => h("li", { class: "row" }, h("span", { class: "mono" }, `${one.source} ${one.key}`), !one.effective && h("span", { class: "pill warn" }, "an exchange is missing"),
+      replace(box, rows.length ? [bindingsPicture(destination, rows), h("ul", { class: "bound" }, rows.map((one) => h("li", { class: "row" }, h("span", { class: "mono" }, `${one.source} ${one.key}`), !one.effective && h("span", { class: "pill warn" }, "an exchange is missing"),
         may.declare && h("button", { type: "button", class: "small bad", onclick: () => unbind(destination, one, load) }, "Unbind"))))] : h("p", { class: "dim" }, "No exchange and no fanout copies into this queue."),
       may.declare && h("button", { type: "button", onclick: () => bind(destination, load) }, "Bind"));
     };
@@ -194,7 +180,7 @@ export function show(main, name) {
   const parts = tabs("Parts of the queue", [
     { title: "Messages", make: messagePart },
     { title: "Consumers", make: () => { drawConsumers().catch((error) => consumers.rows([], error.message)); return h("div", { class: "panel flush" }, consumers.element); } },
-    { title: "Policy", make: policyPart }, { title: "Bindings", make: bindingPart },
+    { title: "Policy", make: () => rules(destination, "queue") }, { title: "Bindings", make: bindingPart },
   ]);
   main.append(h("p", { class: "small" }, h("a", { href: "#/queues" }, "← Queues")), h("div", { class: "row" }, h("h1", null, h("bdi", null, destination)), state), notice, buttons, h("div", { class: "panel" }, facts), parts.element);
 
@@ -223,13 +209,4 @@ export function show(main, name) {
   const round = repeat(5, refresh);
   mayDo(destination).then((found) => { may = found; if (may.administer && may.subscribe) messages = messagePages(destination, chosenButtons, sendCommand); drawButtons(); parts.select(0); peek(); }).catch(() => {});
   return round.stop;
-}
-
-function editPolicy(destination, value, onDone) {
-  const text = h("textarea", { rows: "10", spellcheck: "false", value: JSON.stringify(value, null, 2) });
-  const read = () => JSON.parse(text.value);
-  act({ title: `Policy of ${destination}`, name: destination, plain: true, fields: [field("Keys and values (JSON)", text)],
-    verb: () => [`definitions/put/policy${pathOf(destination)}`, {}, read()], shell: () => {
-      try { return `qmq policies set ${quoted(destination)} ${Object.entries(read()).map(([key, one]) => quoted(`${key}=${typeof one === "string" ? one : JSON.stringify(one)}`)).join(" ")}`; } catch { return "This is not JSON."; }
-    }, label: () => "Change", done: (facts) => (facts.changed ? `Changed ${reached()}` : "It was so before.") }, onDone);
 }
