@@ -213,6 +213,8 @@ async def test_subscribers_are_listed_with_user_and_address(autojump_clock: Mock
             "id": "x",
             "user": "",
             "address": "10.0.0.9",
+            "port": mesh.nodes["a"].sessions[session_of_a].peer_port,
+            "product": "",
             "credit": 7,
             "in_flight": 1,
             "delivered": 1,

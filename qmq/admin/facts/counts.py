@@ -145,6 +145,8 @@ class Counts:
             "id": subscription.ids[destination] if isinstance(subscription, LightSubscriptions) else subscription.id,
             "user": "" if session is None else session.user or "",
             "address": "" if session is None else session.peer_address,
+            "port": 0 if session is None else session.peer_port,
+            "product": "" if session is None else session.dialogue.product,
         }
         if isinstance(subscription, LightSubscriptions):
             return {**row, "destination": destination}

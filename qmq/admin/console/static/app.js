@@ -75,6 +75,9 @@ function drawNav(current) {
     links.push(h("a", { href: `#/${name}`, "aria-current": name === current ? "page" : undefined, "data-key": name }, page.title));
   }
   replace(nav, links);
+  // On a phone the links are one line: the present one is in sight.
+  const present = nav.querySelector("[aria-current]");
+  if (present) nav.scrollLeft = present.offsetLeft - (nav.clientWidth - present.offsetWidth) / 2;
 }
 
 const search = () => openSearch(Object.entries(PAGES).filter(([, page]) => !page.within && isAllowed(page)).map(([name, page]) => ({ name, title: page.title })));

@@ -175,3 +175,12 @@ export function commandLine(text) {
 
 // A word of a shell.
 export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+
+// Browsers send a sentence in place of a name.
+function productOf(text) {
+  const [, name, version] = (text ?? "").startsWith("Mozilla/") ? text.match(/(Firefox|Edg|OPR|HeadlessChrome|Chrome|Version)\/(\d+)/) ?? [] : [];
+  return name ? h("span", { title: text }, `${{ Edg: "Edge", OPR: "Opera", Version: "Safari" }[name] ?? name} ${version}`) : text;
+}
+
+// Where a client connects from, and what it calls itself.
+export const clientCells = (one) => [h("td", { class: "mono" }, one.address, one.port ? h("span", { class: "dim" }, `:${one.port}`) : null), h("td", { class: "wrap" }, productOf(one.product))];

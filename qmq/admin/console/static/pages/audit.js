@@ -7,7 +7,7 @@ const LEFT_OUT = new Set(["event", "node", "at_us", "user", "address", "destinat
 const REFUSALS = new Set(["login-failed", "not-allowed", "login-required", "token-expired", "authentication-unavailable"]);
 
 export function show(main) {
-  const list = table("Audit", [{ title: "When" }, { title: "Node" }, { title: "User" }, { title: "Address" }, { title: "What" }, { title: "On" }, { title: "Count", number: true }, { title: "More" }]);
+  const list = table("Audit", [{ title: "When" }, { title: "What" }, { title: "On" }, { title: "Count", number: true }, { title: "User" }, { title: "Address" }, { title: "Node" }, { title: "More" }]);
   const notice = h("div", { role: "status" });
   const withLogins = h("input", { type: "checkbox", onchange: () => draw() });
   const withDryRuns = h("input", { type: "checkbox", onchange: () => draw() });
@@ -18,9 +18,10 @@ export function show(main) {
   function draw() {
     const text = filter.value.toLowerCase();
     const shown = rows.filter((one) => (withLogins.checked || one.event !== "login") && (withDryRuns.checked || !one.dry_run) && (!text || JSON.stringify(one).toLowerCase().includes(text)));
-    list.rows(shown.slice(0, 300).map((one) => h("tr", null, h("td", null, time(one.at_us)), h("td", null, one.node), h("td", null, one.user ?? h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address ?? ""),
+    list.rows(shown.slice(0, 300).map((one) => h("tr", null, h("td", null, time(one.at_us)),
       h("td", null, pill(one.event, REFUSALS.has(one.event) ? "bad" : "accent"), one.dry_run && [" ", pill("dry run")]),
       h("td", { class: "name" }, h("bdi", null, one.destination ?? one.connection ?? one.kicked_user ?? one.retired_node ?? one.name ?? "")), h("td", { class: "n" }, one.count === undefined ? "" : number(one.count)),
+      h("td", null, one.user ?? h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address ?? ""), h("td", null, one.node),
       h("td", { class: "wrap small" }, Object.entries(one).filter(([name, value]) => !LEFT_OUT.has(name) && value !== null && value !== "").map(([name, value]) => `${name.replaceAll("_", " ")}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")))), "Nothing yet.");
   }
   const round = repeat(10, async () => {

@@ -2,7 +2,7 @@
 
 import { me, repeat, show as ask } from "../api.js";
 import { kick } from "./queue.js";
-import { bytes, h, number, replace, table } from "../dom.js";
+import { bytes, clientCells, h, number, replace, table } from "../dom.js";
 
 const SHOWN = 200;
 const LOCAL = "local-administrator";
@@ -10,14 +10,8 @@ const LOCAL = "local-administrator";
 // A kick would hit the operator itself.
 const whose = (one) => (one.user === LOCAL ? h("span", { class: "dim" }, " on the machine of the node") : one.product === navigator.userAgent && one.user === (me.user ?? "") ? h("span", { class: "dim" }, " such as this page") : null);
 
-// Browsers send a sentence in place of a name.
-function productOf(text) {
-  const [, name, version] = (text ?? "").startsWith("Mozilla/") ? text.match(/(Firefox|Edg|OPR|HeadlessChrome|Chrome|Version)\/(\d+)/) ?? [] : [];
-  return name ? h("span", { title: text }, `${{ Edg: "Edge", OPR: "Opera", Version: "Safari" }[name] ?? name} ${version}`) : text;
-}
-
 export function show(main) {
-  const list = table("Connections", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Protocol" }, { title: "Product" }, { title: "Subscriptions", number: true }, { title: "In flight", number: true }, { title: "In/s", number: true }, { title: "Out/s", number: true }, { title: "", label: "Actions" }]);
+  const list = table("Connections", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Product" }, { title: "Protocol" }, { title: "Subscriptions", number: true }, { title: "In flight", number: true }, { title: "In/s", number: true }, { title: "Out/s", number: true }, { title: "", label: "Actions" }]);
   const notice = h("div", { role: "status" });
   const about = h("span", { class: "dim" });
   const filter = h("input", { type: "search", placeholder: "user, address, protocol, product or node", "aria-label": "Search connections", oninput: () => draw() });
@@ -30,7 +24,7 @@ export function show(main) {
     const text = filter.value.toLowerCase();
     const found = rows.filter((one) => !text || `${one.id} ${one.user} ${one.address}:${one.port} ${one.protocol} ${one.product}`.toLowerCase().includes(text));
     if (sort.value !== "id") found.sort((a, b) => (b[sort.value] ?? 0) - (a[sort.value] ?? 0));
-    list.rows(found.slice(0, SHOWN).map((one) => h("tr", null, h("td", { class: "mono" }, one.id), h("td", null, one.user || h("span", { class: "dim" }, "no login"), whose(one)), h("td", { class: "mono" }, one.address, one.port ? h("span", { class: "dim" }, `:${one.port}`) : null), h("td", null, one.protocol), h("td", { class: "wrap" }, productOf(one.product)),
+    list.rows(found.slice(0, SHOWN).map((one) => h("tr", null, h("td", { class: "mono" }, one.id), h("td", null, one.user || h("span", { class: "dim" }, "no login"), whose(one)), clientCells(one), h("td", null, one.protocol),
       h("td", { class: "n" }, number(one.subscriptions)), h("td", { class: "n" }, number(one.in_flight)), h("td", { class: "n" }, one.in === undefined ? "" : bytes(one.in)), h("td", { class: "n" }, one.out === undefined ? "" : bytes(one.out)),
       h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.id}`, onclick: () => kick({ ...one, session: one.id.split("/")[1] }, () => round.now()) }, "Kick")))), "No connection matches.");
     replace(about, `${number(found.length)} of ${number(total)}${found.length > SHOWN ? `, the first ${SHOWN} are shown` : ""}`);

@@ -44,8 +44,9 @@ function lists(only, load) {
     const rows = Object.entries(all[kind] ?? {}).filter(([name, value]) => `${name} ${plain(value)}`.toLowerCase().includes(text)).map(([name, value]) => ({ name, value }));
     const [why, command] = EMPTY[kind] ?? ["None."];
     const page = OTHER[kind]?.[1];
-    list.rows(rows.slice(0, SHOWN).map((one) => h("tr", null, h("td", { class: "name" }, h("bdi", null, one.name)), h("td", { class: "wrap" }, kind === "schema" ? `${one.value.type ?? ""} ${one.value.name ?? ""}` : words(one.value)),
-      h("td", { class: "row" }, KINDS[kind] ? [h("button", { type: "button", class: "small", "data-key": `change-${one.name}`, onclick: () => editDefinition(kind, one, load).catch((error) => say(error.message)) }, "Change"), h("button", { type: "button", class: "small bad", "data-key": `delete-${one.name}`, onclick: () => deleteDefinition(kind, one.name, load) }, "Delete")]
+    const change = (one) => editDefinition(kind, one, load).catch((error) => say(error.message));
+    list.rows(rows.slice(0, SHOWN).map((one) => h("tr", null, h("td", { class: "name" }, KINDS[kind] ? h("button", { type: "button", class: "id", "data-key": `open-${one.name}`, onclick: () => change(one) }, h("bdi", null, one.name)) : h("bdi", null, one.name)), h("td", { class: "wrap" }, kind === "schema" ? `${one.value.type ?? ""} ${one.value.name ?? ""}` : words(one.value)),
+      h("td", { class: "row" }, KINDS[kind] ? [h("button", { type: "button", class: "small", "data-key": `change-${one.name}`, onclick: () => change(one) }, "Change"), h("button", { type: "button", class: "small bad", "data-key": `delete-${one.name}`, onclick: () => deleteDefinition(kind, one.name, load) }, "Delete")]
         : page && h("a", { href: `#/${page}` }, "Its page")))), text && count(kind) ? "None has this in its name or value." : [why, command && h("code", null, command)]);
     replace(about, rows.length > SHOWN && `${number(rows.length)}, the first ${SHOWN} are shown`);
     add.hidden = !KINDS[kind];

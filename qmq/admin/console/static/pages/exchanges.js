@@ -37,7 +37,7 @@ export function show(main) {
       }), "No exchanges.");
       bindings.rows(bound.map((one) => h("tr", null, h("td", { class: "mono" }, one.source), h("td", { class: "mono" }, one.key), h("td", { class: "name" }, one.queue ? h("a", { href: link(one.queue), "data-key": one.name }, one.queue) : one.exchange), h("td", { class: "mono wrap" }, Object.keys(one.arguments ?? {}).length ? JSON.stringify(one.arguments) : ""),
         h("td", null, one.effective ? pill("in force", "good") : pill("an exchange is missing", "warn")),
-        h("td", null, h("button", { type: "button", class: "small bad", "data-key": `unbind-${one.name}`, onclick: () => unbind(one.queue ?? one.exchange, one, () => round.now()) }, "Unbind")))), "No bindings.");
+        h("td", null, h("button", { type: "button", class: "small bad", "data-key": `unbind-${one.name}`, onclick: () => unbind(one.queue ?? one.exchange, one, () => round.now()) }, "Unbind")))), ["No bindings. ", h("code", null, "qmq bindings add /exchange/amq.topic /queue/jobs --key 'eu.#'")]);
       replace(notice);
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));

@@ -2,7 +2,7 @@
 
 import { changes, mayDo, me, pathOf, repeat, show as ask } from "../api.js";
 import { act, messagesOf } from "../dialogs.js";
-import { bytes, h, number, pill, quoted, rate, replace, table, tabs } from "../dom.js";
+import { bytes, clientCells, h, number, pill, quoted, rate, replace, table, tabs } from "../dom.js";
 import { rules } from "../forms.js";
 import { messagePages } from "../messages.js";
 import { kick, openPublish } from "./queue.js";
@@ -16,14 +16,14 @@ export function show(main, name) {
   const messages = messagePages(destination, null, `qmq send ${quoted(destination)} hi`);
   const peek = () => may.subscribe && messages.read();
   const isChanged = changes();
-  const followers = table("Subscribers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Behind", number: true }, { title: "", label: "Actions" }]);
+  const followers = table("Subscribers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Product" }, { title: "Subscription" }, { title: "Behind", number: true }, { title: "", label: "Actions" }]);
   const durables = table("Durable subscriptions", [{ title: "Name" }, { title: "Behind", number: true }, { title: "In use" }, { title: "In flight", number: true }]);
   const drawFollowers = async () => {
     const found = await ask(`list-subscribers${pathOf(destination)}`, { scope: "mesh", limit: 200 });
     // Without a number the log cannot be read there.
     const behind = (one) => (one.behind === undefined ? "not known" : one.behind ? pill(`${number(one.behind)} ${messagesOf(one.behind)}${one.dropped ? `, ${number(one.dropped)} dropped` : ""}`, "warn") : one.dropped ? `0, ${number(one.dropped)} dropped` : "0");
-    followers.rows(found.subscribers.map((one) => h("tr", null, h("td", { class: "mono" }, `${one.node}/${one.session}`), h("td", null, one.user || h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address), h("td", { class: "mono" }, one.id), h("td", { class: "n" }, behind(one)),
-      h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.node}-${one.session}`, onclick: () => kick(one, drawFollowers) }, "Kick")))), "No subscribers now.");
+    followers.rows(found.subscribers.map((one) => h("tr", null, h("td", { class: "mono" }, `${one.node}/${one.session}`), h("td", null, one.user || h("span", { class: "dim" }, "no login")), clientCells(one), h("td", { class: "mono" }, one.id), h("td", { class: "n" }, behind(one)),
+      h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.node}-${one.session}`, onclick: () => kick(one, drawFollowers) }, "Kick")))), ["No subscribers now. ", h("code", null, `qmq listen ${quoted(destination)}`)]);
     durables.rows((found.durables ?? []).map((one) => h("tr", null, h("td", { class: "name" }, h("bdi", null, one.name)), h("td", { class: "n" }, behind(one)), h("td", null, one.in_use ? pill("here", "good") : "not on this node"), h("td", { class: "n" }, number(one.in_flight)))), "None.");
   };
   const parts = tabs("Parts of the fanout", [

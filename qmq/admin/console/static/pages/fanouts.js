@@ -40,7 +40,7 @@ export function listPage(main, { title, kind, columns, cells, empty, intro }) {
 
 export function show(main) {
   return listPage(main, {
-    title: "Fanouts", kind: "fanout", empty: "No fanouts yet.", intro: "A fanout keeps its messages for every subscriber, and each node has a copy.",
+    title: "Fanouts", kind: "fanout", empty: ["No fanouts yet. ", h("code", null, "qmq send /fanout/log hello")], intro: "A fanout keeps its messages for every subscriber, and each node has a copy.",
     columns: [{ title: "Fanout" }, { title: "Messages kept", number: true }, { title: "Size", number: true }, { title: "In/s", number: true }, { title: "Delivered/s", number: true }, { title: "Subscribers", number: true }],
     cells: (row, perSecond) => [h("td", { class: "name" }, h("a", { href: `#/fanout/${encodeURIComponent(row.destination.slice(8))}`, "data-key": row.destination }, h("bdi", null, row.destination.slice(8)))),
       h("td", { class: "n" }, number(row.messages)), h("td", { class: "n" }, bytes(row.bytes)), h("td", { class: "n" }, rate(perSecond(row, "accepted"))), h("td", { class: "n" }, rate(perSecond(row, "delivered"))), h("td", { class: "n" }, number(row.consumers))],

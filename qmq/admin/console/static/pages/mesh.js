@@ -152,7 +152,7 @@ const ORDERS = [
   ["rate", "Most sent to, per second", (one) => rate(one.accepted_per_second), (one) => one.accepted_per_second > 0],
 ];
 
-async function tops() {
+async function tops(isFirst) {
   const found = await Promise.all(ORDERS.map(([sort]) => ask("list/queue", { sort, order: "desc", limit: TOPS, scope: "mesh" })));
   if (!found.some((facts) => facts.destinations.length)) {
     return h("p", { class: "dim" }, "No queues yet. Send a first message: ", h("code", null, "qmq send /queue/hello hi"));
@@ -161,7 +161,7 @@ async function tops() {
     const rows = found[at].destinations.filter(counts);
     return h("div", null, h("h3", null, title), rows.length
       ? h("ol", null, rows.map((one) => h("li", null, h("a", { href: queueLink(one.destination), title: one.destination }, h("bdi", null, one.destination.slice("/queue/".length))), h("b", null, shown(one)))))
-      : h("p", { class: "dim" }, "none"));
+      : h("p", { class: "dim" }, isFirst && ORDERS[at][0] === "rate" ? "measuring …" : "none"));
   }));
 }
 
@@ -189,6 +189,7 @@ function sumsOf({ nodes, nodes_missing: missing }, names) {
 
 export function show(main) {
   const first = h("div", null, h("p", { class: "dim" }, "Asking for the queues …"));
+  let looked = 0;
   let past = { sums: {}, marks: [], ended: {} };
   const shape = h("div", null, h("p", { class: "dim" }, "Asking the nodes …"));
   const what = h("div");
@@ -224,7 +225,7 @@ export function show(main) {
   draw();
   const stop = listen(draw);
   // Three orders of all queues: seldom, because with a million of them each takes a node half a second.
-  const orders = repeat(30, async () => replace(first, await tops().catch((error) => h("p", { class: "dim" }, error.message))));
+  const orders = repeat(30, async () => replace(first, await tops(!looked++).catch((error) => h("p", { class: "dim" }, error.message))));
   const again = setTimeout(() => orders.now(), 6000); // A node measures rates from its first look on.
   const history = repeat(10, async () => {
     const found = await ask("history", { scope: "mesh" }).catch(() => null); // What is not there is not drawn.

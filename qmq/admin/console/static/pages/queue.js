@@ -3,7 +3,7 @@
 import { changes, mayDo, me, pathOf, publish, repeat, show as ask } from "../api.js";
 import { bind, unbind } from "../bindings.js";
 import { act, ask as dialog, messagesOf } from "../dialogs.js";
-import { commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "../dom.js";
+import { clientCells, commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "../dom.js";
 import { rules } from "../forms.js";
 import { messagePages } from "../messages.js";
 import { flags } from "./queues.js";
@@ -156,10 +156,10 @@ export function show(main, name) {
   const messagePart = () => (may.subscribe ? messages.element : h("p", { class: "dim" }, "You may not read messages of this queue."));
 
   // Consumers
-  const consumers = table("Consumers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Subscription" }, { title: "Credit", number: true }, { title: "In flight", number: true }, { title: "Delivered", number: true }, { title: "", label: "Actions" }]);
+  const consumers = table("Consumers", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Product" }, { title: "Subscription" }, { title: "Credit", number: true }, { title: "In flight", number: true }, { title: "Delivered", number: true }, { title: "", label: "Actions" }]);
   const drawConsumers = async () => {
     const found = await ask(`list-subscribers${pathOf(destination)}`, { scope: "mesh", limit: 200 });
-    consumers.rows(found.subscribers.map((one) => h("tr", null, h("td", { class: "mono" }, `${one.node}/${one.session}`), h("td", null, one.user || h("span", { class: "dim" }, "no login")), h("td", { class: "mono" }, one.address), h("td", { class: "mono" }, one.id),
+    consumers.rows(found.subscribers.map((one) => h("tr", null, h("td", { class: "mono" }, `${one.node}/${one.session}`), h("td", null, one.user || h("span", { class: "dim" }, "no login")), clientCells(one), h("td", { class: "mono" }, one.id),
       h("td", { class: "n" }, number(one.credit)), h("td", { class: "n" }, number(one.in_flight)), h("td", { class: "n" }, number(one.delivered)),
       h("td", null, me.may.kick && h("button", { type: "button", class: "small bad", "data-key": `kick-${one.node}-${one.session}`, onclick: () => kick(one, drawConsumers) }, "Kick")))), "No consumers.");
   };

@@ -78,10 +78,10 @@ export function show(main) {
         h("td", { class: "row" }, h("button", { type: "button", class: "small", "data-key": `edit-${one.name}`, onclick: () => editUser(one) }, "Change"),
           h("button", { type: "button", class: "small", "data-key": `ask-${one.name}`, onclick: () => { who.value = one.name; about.focus(); } }, "What may it do?"),
           h("button", { type: "button", class: "small bad", "data-key": `delete-${one.name}`, onclick: () => act({ title: `Delete the user ${one.name}`, name: one.name, plain: true, danger: true, fields: [h("p", null, "Its connections end.")], verb: () => [`definitions/delete/user/${encodeURIComponent(one.name)}`, {}],
-            shell: () => `qmq users delete ${quoted(one.name)}`, label: () => "Delete the user", done: () => `${one.name} is deleted.` }, load) }, "Delete")))), "No users: clients on the machine of a node may do everything.");
+            shell: () => `qmq users delete ${quoted(one.name)}`, label: () => "Delete the user", done: () => `${one.name} is deleted.` }, load) }, "Delete")))), ["No users: clients on the machine of a node may do everything. ", h("code", null, "qmq users add root --group administrator --passcode-stdin")]);
       permissions.rows(rules.map((one) => h("tr", null, h("td", { class: "name" }, one.value.user ?? `group:${one.value.group}`), h("td", null, pill(one.value.deny?.length ? "deny" : "allow", one.value.deny?.length ? "bad" : "good")), h("td", null, (one.value.deny?.length ? one.value.deny : one.value.allow ?? []).join(", ")), h("td", { class: "mono wrap" }, (one.value.destinations ?? []).join(", ")),
         h("td", null, h("button", { type: "button", class: "small bad", "data-key": `remove-${one.name}`, onclick: () => act({ title: "Delete a permission", name: one.name, plain: true, danger: true, fields: [h("p", { class: "mono" }, one.name)], verb: () => [`definitions/delete/permission/${encodeURIComponent(one.name)}`, {}],
-          shell: () => `qmq permissions delete ${quoted(one.name)}`, label: () => "Delete", done: () => "Deleted." }, load) }, "Delete")))), "None besides those of the predefined groups.");
+          shell: () => `qmq permissions delete ${quoted(one.name)}`, label: () => "Delete", done: () => "Deleted." }, load) }, "Delete")))), ["None besides those of the predefined groups. ", h("code", null, "qmq permissions allow ann send,subscribe '/queue/jobs.*'")]);
       replace(notice);
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
