@@ -53,6 +53,7 @@ class CompileHook(BuildHookInterface):
             self._copy = tempfile.mkdtemp(prefix="qmq-compile-")
             missing = self._compile(Path(self._copy))
         if missing is not None:
+            self._remove_copy()
             raise RuntimeError(f"QMQ_BUILD=compiled, but {missing}")
         found = [path.relative_to(self._copy) for path in Path(self._copy).rglob("*.so")]
         build_data["force_include"].update({str(Path(self._copy, path)): str(path) for path in found})
@@ -60,6 +61,9 @@ class CompileHook(BuildHookInterface):
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        self._remove_copy()
+
+    def _remove_copy(self) -> None:
         if hasattr(self, "_copy"):
             shutil.rmtree(self._copy)
 

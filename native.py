@@ -107,9 +107,9 @@ def compile_in(directory: Path) -> None:
         group_name=GROUP,
         multi_file=True,  # One file of C for each module: gcc needs half the time that one of 580,000 lines takes.
     )
-    for extension in extensions:
-        extension.extra_compile_args += SMALL_TO_COMPILE
-        extension.extra_link_args += SMALL_TO_LINK
+    for extension in extensions:  # They share one list: each addition in place would be one for all.
+        extension.extra_compile_args = [*extension.extra_compile_args, *SMALL_TO_COMPILE]
+        extension.extra_link_args = [*extension.extra_link_args, *SMALL_TO_LINK]
     build = Distribution({"ext_modules": extensions, "packages": ["qmq"]}).get_command_obj("build_ext")
     build.inplace = True
     build.parallel = PROCESSORS

@@ -1,6 +1,7 @@
 """The two builds: what is compiled, and what the wheel is where that is wanted, impossible, or fails."""
 
 import fnmatch
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,18 @@ def test_a_compiled_wheel_that_cannot_be_made_says_what_is_missing(
         built(hook)
 
 
-def test_a_compiled_wheel_that_fails_to_compile_says_why(hook: hatch_build.CompileHook) -> None:
+def test_a_compiled_wheel_that_fails_to_compile_says_why_and_leaves_no_copy(
+    hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     compiler(Path(hook.root), failure="cc: out of memory")
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
 
     with pytest.raises(RuntimeError, match=r"QMQ_BUILD=compiled, but compiling failed:\s+cc: out of memory"):
         built(hook)
+
+    assert list(copies.iterdir()) == []
 
 
 def test_an_editable_install_runs_the_files_that_are_edited(hook: hatch_build.CompileHook) -> None:
