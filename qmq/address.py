@@ -12,8 +12,8 @@ PORT_MAX = 65535
 HOST_CHARACTERS_MAX = 253  # RFC 1035, 2.3.4: the longest name
 LABEL_CHARACTERS_MAX = 63
 
-TABLE_SCHEMES: Final = ("file",)
-"""Of addresses at which a table may be."""
+OBJECT_STORES: Final = ("s3", "gs", "abfss")
+"""Schemes of addresses at which a table may be, beside `file`."""
 _TABLE: Final = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]+):(?=/)(//(?P<host>[^/]*))?(?P<path>.*)", re.IGNORECASE | re.DOTALL
 )
@@ -86,11 +86,24 @@ def _may_be_looked_up(host: str) -> bool:
     return all(1 <= len(label) <= LABEL_CHARACTERS_MAX for label in host.removesuffix(".").split("."))
 
 
-def table_path(text: str) -> str:
-    """The path of a table, which may be written as `file:///path`. Raises ValueError for any other address."""
+def table_place(text: str) -> str:
+    """Where a table is: a path, which may be written as `file:///path`, or an address of an object store, such as
+    `s3://bucket/archive`. Raises ValueError with the reason.
+    """
     found = _TABLE.fullmatch(text)
     if found is None:
         return text
-    if found["scheme"].lower() not in TABLE_SCHEMES or found["host"]:
-        raise ValueError("is an address: only paths of a mounted file system will do, such as /data/archive")
-    return found["path"]
+    scheme, host, path = found["scheme"].lower(), found["host"], found["path"]
+    if scheme == "file" and not host:
+        return path
+    if scheme not in OBJECT_STORES or not host:
+        known = ", ".join(f"{one}://…" for one in OBJECT_STORES)
+        raise ValueError(f"is no address of a table: there are paths, such as /data/archive, and {known}")
+    if set("?#") & set(path) or ":" in host or ("@" in host and scheme != "abfss"):
+        raise ValueError("must have no keys in it: an archiver takes them from its environment")
+    return f"{scheme}://{host}{path.rstrip('/')}"
+
+
+def is_table_address(place: str) -> bool:
+    """Whether what `table_place` returned is no path."""
+    return place.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES))

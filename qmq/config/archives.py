@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from qmq.address import table_path
+from qmq.address import is_table_address, table_place
 from qmq.section import Section
 
 
@@ -17,10 +17,10 @@ def _read_table(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError("must be text in quotes")
     try:
-        path = table_path(value)
+        place = table_place(value)
     except ValueError as error:
-        raise ValueError(f"must be a path: {value} {error}") from None
-    if not path.startswith("/"):
+        raise ValueError(f"must be a path or an address: it {error}") from None
+    if not is_table_address(place) and not place.startswith("/"):
         raise ValueError("must be an absolute path, such as /data/archive: archivers run in any directory")
     return value
 
@@ -36,7 +36,7 @@ class ArchiveSettings(Section):
 
     name: str
     table: Annotated[str, _read_table]
-    """A directory that all archivers can reach, or an address."""
+    """A directory that all archivers can reach, or an address of an object store."""
     destinations: tuple[Annotated[str, _read_destination], ...] = ()
     """None: all queues and fanouts. It stays as it was when the table was begun."""
     behind_seconds_max: Annotated[int, Meta(ge=10)] = 900

@@ -22,7 +22,7 @@ from qmq.spark.jobs.archive import read_archive
 from qmq.spark.jobs.messages import only
 from qmq.spark.jobs.tables import CHOOSING
 from qmq.spark.jobs.tasks import frame_of
-from qmq.spark.reading.options import BadOption, known_options, read_options, vector_to_json
+from qmq.spark.reading.options import BadOption, known_options, local_path, read_options, vector_to_json
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.views import columns_of, ddl
@@ -91,7 +91,7 @@ class _Cut:
         if asked.view != "messages":
             raise BadOption(f"view is {asked.view!r}; a history has messages")
         columns = columns_of(asked)
-        self.delta = open_table(table)
+        self.delta = open_table(local_path(table))  # Spark itself opens no object store by the same address
         begun = archive_choice(self.delta, table)
         # Expressions, not columns: each column would be several calls to the JVM.
         shown = [MESSAGE_ID if name == "message_id" else name for name in columns]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from qmq.cli.pipeline.archiver import LOOK_SECONDS, behind_text, pauses, serve, stopped_by_signals
+from qmq.cli.pipeline.shared import in_one_line
 
 from .conftest import Run
 from .test_pipeline import HEAVY
@@ -80,10 +81,29 @@ def test_a_pause_ends_when_the_definition_has_changed(capsys: pytest.CaptureFixt
     assert pauses(Waits(), None)(5.0)  # type: ignore[arg-type]
 
 
-def test_an_address_of_an_object_store_is_refused(run: Run) -> None:
-    result = run("archive", "s3://bucket/table", "--servers", "a:1")
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [("ftp://host/table", "no address of a table"), ("s3://id:key@bucket/table", "must have no keys in it")],
+)
+def test_a_table_that_cannot_be_is_refused(run: Run, table: str, said: str) -> None:
+    result = run("archive", table, "--servers", "a:1")
 
-    assert result.exit_code == 2 and "only paths of a mounted file system" in result.output
+    assert result.exit_code == 2 and said in result.output and "id:key" not in result.output
+
+
+def test_an_option_of_the_store_has_a_name_and_a_value_which_is_not_shown(run: Run) -> None:
+    result = run("archive", "/table", "--servers", "a:1", "--storage-option", "secret")
+
+    assert result.exit_code == 2 and "NAME=VALUE" in result.output and "'secret'" not in result.output
+
+
+def test_an_error_of_a_store_is_one_line_without_signatures() -> None:
+    error = OSError(
+        "Generic error\n  \x1b[31m↳\x1b[0m GET https://host/x?sig=abc&se=1 in 2 s\n   \x1b[31m↳\x1b[0m denied"
+    )
+
+    assert in_one_line(error) == "Generic error: GET https://host/x in 2 s: denied"
+    assert in_one_line(ValueError()) == "ValueError"
 
 
 def test_lag_is_said_in_records_and_seconds() -> None:

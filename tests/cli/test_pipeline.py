@@ -56,9 +56,6 @@ def test_without_the_extra_a_job_says_how_to_install_it(
 @pytest.mark.parametrize(
     "command",
     [
-        ["archive", "s3://bucket/table", "--path", "."],
-        ["compact", "S3A://bucket/table"],
-        ["vacuum", "abfss://table@account/"],
         ["tables", "file://server/table", "--path", "."],
         ["compare", ".", "gs://bucket/table"],
         ["stats", "--path", "s3://bucket/node"],
@@ -76,6 +73,16 @@ def test_an_address_of_what_is_not_mounted_is_refused_before_anything_is_read(
 
     assert result.exit_code == 2 and list(tmp_path.iterdir()) == []
     assert "is an address: only paths of a mounted file system will do, such as /data/archive" in result.output
+
+
+@pytest.mark.parametrize("command", [["archive", "--path", "."], ["compact"], ["vacuum"]])
+@pytest.mark.parametrize("table", ["hdfs:/data/table", "s3a://bucket/table", "s3://id:key@bucket/table", "gs:///table"])
+def test_a_table_at_another_address_is_refused_without_keys_on_the_screen(
+    run: Run, command: list[str], table: str
+) -> None:
+    result = run("pipeline", *command, table)
+
+    assert result.exit_code == 2 and "Invalid value" in result.output and "id:key" not in result.output
 
 
 def test_the_script_for_spark_submit_is_there(run: Run) -> None:

@@ -6,12 +6,23 @@ import click
 
 from ..options import json_option
 from ..output import byte_size, print_json
-from .shared import PATH, first_line, job, progress, read_source, require, source_options
+from .shared import (
+    TABLE,
+    failures_in_one_line,
+    first_line,
+    job,
+    progress,
+    read_source,
+    require,
+    source_options,
+    storage_option,
+)
 
 
 @click.command
-@click.argument("table", type=PATH)
+@click.argument("table", type=TABLE)
 @source_options
+@storage_option
 @click.option("--follow", is_flag=True, help="Repeat every --every seconds until Ctrl-C.")
 @click.option(
     "--every", type=click.FloatRange(min=1.0), default=60.0, show_default=True, help="Interval of --follow in seconds."
@@ -20,8 +31,9 @@ from .shared import PATH, first_line, job, progress, read_source, require, sourc
 def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any) -> None:
     """Add new messages to an archive (a Delta table).
 
-    TABLE is a directory. Each run begins where the last one ended and adds each message exactly once, even if earlier
-    runs failed. Later runs must have the same options for destinations and times as the first.
+    TABLE is a directory, or an address such as s3://bucket/archive. Each run begins where the last one ended and adds
+    each message exactly once, even if earlier runs failed. Later runs must have the same options for destinations and
+    times as the first.
     """
     options = read_source(**source)
     from ...spark.archive.run import Archived
@@ -54,7 +66,8 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
 
 
 @click.command
-@click.argument("table", type=PATH)
+@click.argument("table", type=TABLE)
+@storage_option
 @click.option("--target-mib", type=click.IntRange(min=1), default=256, show_default=True, help="Target size of a file.")
 @json_option
 def compact(table: str, target_mib: int, as_json: bool) -> None:
@@ -66,7 +79,8 @@ def compact(table: str, target_mib: int, as_json: bool) -> None:
     require("archive", "pyarrow", "deltalake")
     from ...spark.archive.upkeep import compact as compact_table
 
-    done = compact_table(table, target_bytes=target_mib << 20)
+    with failures_in_one_line():
+        done = compact_table(table, target_bytes=target_mib << 20)
     if as_json:
         print_json({"files_added": done.added, "files_removed": done.removed})
     else:
@@ -74,7 +88,8 @@ def compact(table: str, target_mib: int, as_json: bool) -> None:
 
 
 @click.command
-@click.argument("table", type=PATH)
+@click.argument("table", type=TABLE)
+@storage_option
 @click.option(
     "--hours",
     type=click.IntRange(min=0),
@@ -93,7 +108,8 @@ def vacuum(table: str, hours: int, dry_run: bool, as_json: bool) -> None:
     require("archive", "pyarrow", "deltalake")
     from ...spark.archive.upkeep import vacuum as vacuum_table
 
-    names = vacuum_table(table, hours=hours, dry_run=dry_run)
+    with failures_in_one_line():
+        names = vacuum_table(table, hours=hours, dry_run=dry_run)
     if as_json:
         print_json({"removed": names, "dry_run": dry_run})
     else:

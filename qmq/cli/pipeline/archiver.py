@@ -13,8 +13,16 @@ import click
 from ...config import load
 from ...errors import NotConnected
 from ..options import FILE, json_option
-from ..output import Failed, byte_size, counted, print_json, printable
-from .shared import PATH, read_source, require, source_options
+from ..output import byte_size, counted, print_json, printable
+from .shared import (
+    TABLE,
+    failures_in_one_line,
+    in_one_line,
+    read_source,
+    require,
+    source_options,
+    storage_option,
+)
 
 if TYPE_CHECKING:
     from ...model.lag import Behind
@@ -30,8 +38,9 @@ LOOK_SECONDS: Final = 60.0
 
 
 @click.command
-@click.argument("table", type=PATH, required=False)
+@click.argument("table", type=TABLE, required=False)
 @source_options
+@storage_option
 @click.option("--config", "config_file", type=FILE, help="Read the data directory of the node with this file.")
 @click.option(
     "--name",
@@ -57,10 +66,10 @@ def archive(
 ) -> None:
     """Add the messages of a mesh to a Delta table, without Spark.
 
-    It does so continuously. TABLE is a directory, the same table that `qmq pipeline archive` makes: each can continue
-    where the other stopped. Without TABLE it is the one that the mesh has defined (`qmq archives set`). Each message is
-    added exactly once. Several archivers may have one table: one works, and another takes over. Stops at Ctrl-C or
-    SIGTERM, after the commit that it is at.
+    It does so continuously. TABLE is a directory: the same table that `qmq pipeline archive` makes: each can continue
+    where the other stopped; or an address such as s3://bucket/archive. Without TABLE it is the one that the mesh has
+    defined (`qmq archives set`). Each message is added exactly once. Several archivers may have one table: one works,
+    and another takes over. Stops at Ctrl-C or SIGTERM, after the commit that it is at.
 
     \b
       qmq archive /data/archive --servers a:61613,b:61613
@@ -200,10 +209,6 @@ def warn(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
-def in_one_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
 def behind_text(behind: "Behind") -> str:
     """As a part of a sentence."""
     if not behind.records:
@@ -243,16 +248,3 @@ def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def failures_in_one_line() -> Iterator[None]:
-    """Errors of Delta and of the system as errors of a command."""
-    from deltalake.exceptions import DeltaError
-
-    from ...spark.reading.options import BadOption
-
-    try:
-        yield
-    except (BadOption, OSError, DeltaError) as error:
-        raise Failed(str(error)) from error

@@ -1,5 +1,7 @@
 """Shared by the commands of all jobs: options of the source, a Spark session, a progress bar."""
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ...address import table_place
 from ..options import together
 from ..output import Failed
 
@@ -20,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _LocalPath(click.types.StringParamType):
-    """A path, or the host:port of a node; addresses of object stores are refused."""
+    """A path, or the host:port of a node."""
 
     name = "path"
 
@@ -33,7 +36,37 @@ class _LocalPath(click.types.StringParamType):
             self.fail(str(error), param, ctx)
 
 
+class _Table(click.types.StringParamType):
+    """A path, or an address of an object store."""
+
+    name = "table"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return table_place(value)
+        except ValueError as error:
+            self.fail(f"it {error}", param, ctx)  # without the value, which may have keys
+
+
+def _set_storage(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> None:
+    """Options of a store are variables of the environment, where deltalake looks for those that are not given."""
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9_]+", name):
+            raise click.UsageError("--storage-option must be NAME=VALUE, such as AWS_REGION=eu-west-1")
+        os.environ[name.upper()] = value
+
+
 PATH = _LocalPath()
+TABLE = _Table()
+storage_option: Callable[[F], F] = click.option(
+    "--storage-option",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_set_storage,
+    expose_value=False,
+    help="Of an object store, such as AWS_REGION=eu-west-1; the same as this variable of the environment.",
+)
 login_options: Callable[[F], F] = together(
     click.option(
         "--login", metavar="NAME", envvar="QMQ_LOGIN", help="Login name at the servers; by default from QMQ_LOGIN."
@@ -173,3 +206,26 @@ def first_line(text: str) -> str:
         if line.startswith(("qmq.", "pyspark.errors")) and ": " in line:
             return line.partition(": ")[2]
     return lines[0] if lines else "Spark failed without a message"
+
+
+_ARROW = re.compile(r"\s*(?:\x1b\[[0-9;]*m)?↳(?:\x1b\[[0-9;]*m)?\s*")
+_QUERY = re.compile(r"(\bhttps?://[^\s?]+)\?\S*")
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error says, also one of an object store. Without the queries of addresses, which may be signed."""
+    text = " ".join(_ARROW.sub(": ", str(error)).split())
+    return _QUERY.sub(r"\1", text) or type(error).__name__
+
+
+@contextmanager
+def failures_in_one_line() -> Iterator[None]:
+    """Errors of Delta and of the system as errors of a command."""
+    from deltalake.exceptions import DeltaError
+
+    from ...spark.reading.options import BadOption
+
+    try:
+        yield
+    except (BadOption, OSError, DeltaError) as error:
+        raise Failed(in_one_line(error)) from error

@@ -17,10 +17,11 @@ from qmq.model.dots import Origin, Vector
 from qmq.model.lag import Behind, Lag, behind
 from qmq.spark.archive.files import write_parts
 from qmq.spark.archive.run import Archived, archive, begin
+from qmq.spark.archive.storage import place_of
 from qmq.spark.archive.table import Overtaken, choice_of, open_table, table_vector
 from qmq.spark.archive.turn import TAKEOVER_SECONDS, Turn
 from qmq.spark.archive.upkeep import Rewritten, compact_step, vacuum
-from qmq.spark.reading.options import Options, local_path
+from qmq.spark.reading.options import Options
 from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.plan import Part
 
@@ -38,7 +39,7 @@ class Archiver:
         self, options: Options, table: str, *, every_seconds: float, is_stopping: Callable[[], bool] = lambda: False
     ) -> None:
         self._options = options
-        self._table = local_path(table)
+        self._table = place_of(table)
         self._is_asked_to_stop = is_stopping
         self._place: Place | None = None
         self._lag = Lag()
@@ -149,7 +150,7 @@ def standing(options: Options, table: str) -> dict[str, Any]:
         have = place.available()
     finally:
         place.close()
-    begin(local_path(table), {}, choice_of(options))
+    begin(place_of(table), {}, choice_of(options))
     files = pa.table(delta.get_add_actions(flatten=True))
     (last,) = delta.history(1)
     return {

@@ -4,18 +4,18 @@ A file counts only once a commit of the table names it (`table`); others are rub
 """
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from qmq.spark.archive.storage import create, make_durable, remove
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.plan import Part
@@ -65,10 +65,10 @@ class DayFile:
     """One Parquet file that is being written."""
 
     def __init__(self, table: str, day: str, name: str) -> None:
+        self._table = table
         self._path = f"{PARTITION}={day}/{name}.parquet"
-        self._file = Path(table) / self._path
         self._day = day
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = create(table, self._path)
         self._schema = arrow_schema("messages", COLUMNS)
         self._written: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
@@ -95,26 +95,32 @@ class DayFile:
         """Close the file, durable, and return what is in it."""
         self.write()
         self._writer.close()
-        with open(self._file, "rb") as file:
-            os.fsync(file.fileno())
+        size = self.size()
+        self._file.close()
+        make_durable(self._table, self._path)
         (written,) = self._written
         return {
             "path": self._path,
             "day": self._day,
-            "size": self.size(),
+            "size": size,
             "rows": written.num_rows,
             "modified_ms": int(time.time() * 1000),
             "stats": _stats(written),
         }
 
     def size(self) -> int:
-        """Bytes on disk, but for rows that wait."""
-        return self._file.stat().st_size
+        """Bytes that are written: without rows that wait."""
+        written: int = self._file.tell()
+        return written
 
     def abandon(self) -> None:
         """Remove what was written."""
-        self._writer.close()
-        self._file.unlink(missing_ok=True)
+        # What cannot be completed is not there, and what cannot be removed is removed by `vacuum`.
+        with suppress(OSError, ValueError):
+            self._writer.close()
+            self._file.close()
+        with suppress(OSError):
+            remove(self._table, self._path)
 
     def write(self) -> None:
         """Write the rows that wait."""

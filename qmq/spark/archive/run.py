@@ -10,7 +10,6 @@ What writes the files is an argument, `write`. The files are `files`, the commit
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
@@ -18,8 +17,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from qmq.model.dots import Vector, merge
 from qmq.spark.archive.files import PARTITION
+from qmq.spark.archive.storage import directory_of, names_in, place_of
 from qmq.spark.archive.table import DELTA_LOG, ArchiveError, choice_of, commit, require_same, table_vector
-from qmq.spark.reading.options import Options, local_path, vector_to_json
+from qmq.spark.reading.options import Options, vector_to_json
 from qmq.spark.reading.place import Place
 from qmq.spark.reading.plan import DataLoss, Part, ranges_text
 from qmq.spark.reading.ranges import NOTHING, RangeMap
@@ -66,12 +66,12 @@ def archive(
         ArchiveError: the table is another kind of table, or was started with other destinations.
         Overtaken: another run has added to it meanwhile.
         DataLoss: the logs do not hold any more what comes right after the table.
-        BadOption: `table` is an address, and no path.
+        BadOption: `table` is no address of a table.
         NotConnected: no node answers.
         OSError: a file cannot be written.
     """
     began = time.monotonic()
-    table = local_path(table)
+    table = place_of(table)
     chosen = choice_of(options)
     done = Archived()
     have = place.available()
@@ -93,21 +93,22 @@ def begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector | None:
 
     Raises ArchiveError when there is something else.
     """
-    if Path(table).exists() and not Path(table).is_dir():
+    directory = directory_of(table)
+    if directory is not None and directory.exists() and not directory.is_dir():
         raise ArchiveError(f"{table} is a file; an archive is a directory")
     try:
         delta = DeltaTable(table)
     except TableNotFoundError:
-        _require_room(Path(table))
+        _require_room(table)
         return None
     require_same(delta, table, chosen)
     return table_vector(delta, have)
 
 
-def _require_room(table: Path) -> None:
+def _require_room(table: str) -> None:
     """Raises ArchiveError when a first run would mix its files with others."""
     # A first run that was killed has left files of days.
-    others = sorted(path.name for path in table.glob("*") if not path.name.startswith((f"{PARTITION}=", DELTA_LOG)))
+    others = [name for name in names_in(table) if not name.startswith((f"{PARTITION}=", DELTA_LOG))]
     if others:
         raise ArchiveError(f"{table} is no archive and not empty, it has {others[0]!r}: give a new directory")
 
@@ -149,7 +150,9 @@ def _nowhere(place: Place, start: Vector, end: Vector) -> RangeMap:
 
 
 def _add(table: str, done: Archived, end: Vector, entries: list[dict[str, Any]], chosen: Mapping[str, Any]) -> None:
-    Path(table).mkdir(parents=True, exist_ok=True)
+    directory = directory_of(table)
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
     commit(table, done.vector, end, entries, chosen)
     done.rows += sum(entry["rows"] for entry in entries)
     done.bytes += sum(entry["size"] for entry in entries)

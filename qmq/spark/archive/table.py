@@ -24,7 +24,8 @@ from qmq.errors import QmqError
 from qmq.model.dots import Vector
 from qmq.spark.archive.files import COLUMNS, PARTITION
 from qmq.spark.archive.live_files import LiveFile, live_files
-from qmq.spark.reading.options import Options, local_path, names_to_text, vector_to_json
+from qmq.spark.archive.storage import place_of
+from qmq.spark.reading.options import Options, names_to_text, vector_to_json
 from qmq.spark.reading.tables import time_of
 from qmq.spark.reading.views import arrow_schema
 
@@ -45,9 +46,9 @@ class Overtaken(ArchiveError):
 
 
 def open_table(table: str) -> DeltaTable:
-    """Raises ArchiveError when there is none, and BadOption when it is no path."""
+    """Raises ArchiveError when there is none, and BadOption when it cannot be one."""
     try:
-        return DeltaTable(local_path(table))
+        return DeltaTable(place_of(table))
     except TableNotFoundError:
         raise ArchiveError(f"there is no archive at {table}") from None
 

@@ -11,7 +11,6 @@ long a day is, and a day that is over has few files.
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -20,8 +19,8 @@ import pyarrow.parquet as pq
 
 from qmq.spark.archive.files import COLUMNS, DayFile
 from qmq.spark.archive.live_files import LiveFile, live_files
+from qmq.spark.archive.storage import files_of, place_of
 from qmq.spark.archive.table import open_table, replace
-from qmq.spark.reading.options import local_path
 
 TARGET_BYTES: Final = 256 << 20
 """Of a file. Sorted ones of at least half of it are left alone."""
@@ -52,7 +51,7 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES) -> Rewritten:
     for files in by_day(live_files(open_table(table))).values():
         chosen = [file for file in files if not file.is_sorted or file.size < target_bytes // 2]
         if len(chosen) > 1 or any(not file.is_sorted for file in chosen):
-            done = _rewrite(local_path(table), chosen, target_bytes)
+            done = _rewrite(place_of(table), chosen, target_bytes)
             removed, added = removed + done.removed, added + done.added
     return Rewritten(removed, added)
 
@@ -60,7 +59,7 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES) -> Rewritten:
 def compact_step(table: str, least: int) -> Rewritten:
     """Rewrite some files of one day, if there is one that needs it; see `due`. Raises as `compact`."""
     for files in due(by_day(live_files(open_table(table))), least):
-        return _rewrite(local_path(table), files, 2 * STEP_BYTES)
+        return _rewrite(place_of(table), files, 2 * STEP_BYTES)
     return Rewritten()
 
 
@@ -149,7 +148,7 @@ def _runs(table: str, files: Sequence[LiveFile]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
     size = 0
     for live in files:
-        with pq.ParquetFile(Path(table) / live.path) as file:
+        with pq.ParquetFile(live.path, filesystem=files_of(table)) as file:
             for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=list(COLUMNS)):
                 waiting.append(batch)
                 size += batch.nbytes

@@ -22,6 +22,7 @@ from qmq.spark.archive.following import FOLLOW_FAILURES_MAX, MENDED_LATER
 from qmq.spark.archive.following import follow as follow_runs
 from qmq.spark.archive.live_files import live_files
 from qmq.spark.archive.run import Archived
+from qmq.spark.archive.storage import place_of
 from qmq.spark.archive.table import ArchiveError, open_table
 from qmq.spark.jobs.known_files import KnownFile, frame_of_files
 from qmq.spark.jobs.tasks import ProgressReport, results_of, watched
@@ -35,13 +36,13 @@ def archive(spark: SparkSession, options: Options, table: str, *, report: Progre
     """`run.archive` with Spark's workers, a file of each part and day. Raises as that one, and errors of Spark."""
 
     def write(parts: Sequence[Part]) -> list[dict[str, Any]]:
-        name, folder = uuid.uuid4().hex, local_path(table)
+        name, place = uuid.uuid4().hex, place_of(table)
         with watched(spark, report):
             try:
                 return results_of(
                     spark,
                     list(enumerate(parts)),
-                    lambda item: write_parts([item[1]], options, folder, f"{name}-{item[0]:05d}"),
+                    lambda item: write_parts([item[1]], options, place, f"{name}-{item[0]:05d}"),
                 )
             except (PySparkException, Py4JJavaError) as error:
                 raise _not_connected(error) or error from None
@@ -84,8 +85,8 @@ def read_archive(
     `delta`: the table as it was opened before, for the rows of that version. `options`: files are left out that have no
     row which these choose. The other files have such rows and others.
     """
-    delta = delta or open_table(table)
     root = Path(local_path(table)).resolve()
+    delta = delta or open_table(table)
     files = [KnownFile(root / file.path, file.size, file.modified_ms) for file in live_files(delta, options)]
     # Spark would read a day as a date; the table has text.
     return frame_of_files(spark, root, files, ddl("messages", COLUMNS) + f", {PARTITION} string")

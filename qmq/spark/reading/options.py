@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from qmq.address import table_path
+from qmq.address import is_table_address, table_place
 from qmq.model.dots import Origin, Vector, parse_origin
 
 VIEWS: Final = ("messages", "records", "log", "ranges", "segments", "nodes")
@@ -171,11 +171,15 @@ def read_options(given: Mapping[str, str]) -> Options:
 
 
 def local_path(text: str) -> str:
-    """As `table_path`. Raises BadOption."""
+    """A path of a mounted file system, which may be written as `file:///path`. Raises BadOption for other addresses."""
     try:
-        return table_path(text)
-    except ValueError as error:
-        raise BadOption(f"{text} {error}") from None
+        place = table_place(text)
+        is_address = is_table_address(place)
+    except ValueError:
+        is_address = True
+    if is_address:
+        raise BadOption(f"{text} is an address: only paths of a mounted file system will do, such as /data/archive")
+    return place
 
 
 def vector_to_json(vector: Vector) -> dict[str, int]:

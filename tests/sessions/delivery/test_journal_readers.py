@@ -164,7 +164,10 @@ async def test_readers_hear_which_archives_the_mesh_has(autojump_clock: MockCloc
     [
         ("archive", {}, "table: is required"),
         ("archive", {"table": "data/archive"}, "must be an absolute path"),
-        ("archive", {"table": "ftp://host/archive"}, "must be a path"),
+        ("archive", {"table": "ftp://host/archive"}, "no address of a table"),
+        ("archive", {"table": "s3://bucket/x?signature=hidden"}, "must have no keys"),
+        ("archive", {"table": "s3://id:hidden@bucket/x"}, "must have no keys"),
+        ("archive", {"table": "abfss://id:hidden@account.dfs.core.windows.net/x"}, "must have no keys"),
         ("archive", {"table": "/data", "destinations": []}, "at least one of destinations"),
         ("archive", {"table": "/data", "destinations": ["/topic/x"]}, "must be a queue or a fanout"),
         ("archive", {"table": "/data", "behind_seconds_max": 1}, "must be at least 10"),
@@ -176,8 +179,9 @@ async def test_a_definition_that_cannot_be_is_refused(
     autojump_clock: MockClock, name: str, value: dict[str, Any], problem: str
 ) -> None:
     async with Rig().run() as rig:
-        with pytest.raises(Refused, match=problem):
+        with pytest.raises(Refused, match=problem) as refused:
             await rig.alive.settings_parts.definitions.change({Key("archive", name): value})
+        assert "hidden" not in str(refused.value)
 
 
 async def test_a_status_shows_readers_of_the_journal(autojump_clock: MockClock) -> None:

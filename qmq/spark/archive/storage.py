@@ -1,0 +1,78 @@
+"""Where a table and its files are: a directory, or a prefix of an object store.
+
+An object store is opened as deltalake does it, for the log and for files alike: with what the environment says
+(`AWS_…`, `GOOGLE_…`, `AZURE_…`). So one address and one set of keys is enough, and no file of ours has keys. Files of
+an object store appear when they are complete, and are durable then.
+"""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from qmq.address import is_table_address, table_place
+from qmq.spark.reading.options import BadOption
+
+UNSAFE: Final = {"AWS_S3_ALLOW_UNSAFE_RENAME": ("true", "1"), "AWS_CONDITIONAL_PUT": ("disabled",)}
+"""With these, of two commits at once the later one would replace the earlier one."""
+
+
+def place_of(table: str) -> str:
+    """The path or address of a table, as deltalake takes it. Raises BadOption."""
+    try:
+        place = table_place(table)
+    except ValueError as error:
+        raise BadOption(f"the table: its place {error}") from None  # which is not shown: it may have keys
+    for name, values in UNSAFE.items() if is_table_address(place) else ():
+        if os.environ.get(name, "").lower() in values:
+            raise BadOption(
+                f"{name} is {os.environ[name]!r}: then one archiver could overwrite the commit of another one"
+            )
+    return place
+
+
+def directory_of(table: str) -> Path | None:
+    """None for a table in an object store."""
+    return None if is_table_address(table) else Path(table)
+
+
+@lru_cache(8)
+def files_of(table: str) -> fs.FileSystem:
+    """The files of a table, by their paths in it."""
+    if is_table_address(table):
+        return fs.PyFileSystem(DeltaStorageHandler(table))
+    return fs.SubTreeFileSystem(str(Path(table).absolute()), fs.LocalFileSystem())
+
+
+def names_in(table: str) -> list[str]:
+    """What is directly at the place of a table."""
+    found = files_of(table).get_file_info(fs.FileSelector("", allow_not_found=True))
+    return sorted(one.base_name for one in found)
+
+
+def create(table: str, path: str) -> Any:
+    """A new file to write; its `close` completes it."""
+    directory = directory_of(table)
+    if directory is not None:
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+    return files_of(table).open_output_stream(path)
+
+
+def make_durable(table: str, path: str) -> None:
+    """Of a file that is closed. Those of an object store are."""
+    directory = directory_of(table)
+    if directory is not None:
+        with open(directory / path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def remove(table: str, path: str) -> None:
+    """Idempotent."""
+    directory = directory_of(table)
+    if directory is None:
+        files_of(table).delete_file(path)
+    else:
+        (directory / path).unlink(missing_ok=True)
