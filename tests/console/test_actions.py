@@ -204,6 +204,14 @@ def test_connections_of_all_nodes_are_listed(page: Any, mesh: Cluster, node: Con
     expect(page.locator("tbody tr").first).to_contain_text("c/")
 
 
+def test_connections_of_this_page_are_marked_and_called_by_their_browser(page: Any, node: Console) -> None:
+    page.goto(f"{node.address}/#/connections")
+
+    mine = page.get_by_role("row", name=re.compile("such as this page"))
+    expect(mine.first).to_contain_text(re.compile(r"Chrome \d+"))
+    expect(mine.first).not_to_contain_text("Mozilla")
+
+
 def test_binding_is_drawn(page: Any, node: Console) -> None:
     open_queue(page, node, "bound")
     page.get_by_role("tab", name="Bindings").click()

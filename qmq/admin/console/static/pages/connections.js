@@ -7,8 +7,8 @@ import { bytes, clientCells, h, number, replace, table } from "../dom.js";
 const SHOWN = 200;
 const LOCAL = "local-administrator";
 
-// A kick would hit the operator itself.
-const whose = (one) => (one.user === LOCAL ? h("span", { class: "dim" }, " on the machine of the node") : one.product === navigator.userAgent && one.user === (me.user ?? "") ? h("span", { class: "dim" }, " such as this page") : null);
+// A kick would hit the operator itself. Of a long product a node keeps the beginning.
+const whose = (one) => (one.user === LOCAL ? h("span", { class: "dim" }, " on the machine of the node") : one.product && navigator.userAgent.startsWith(one.product) && one.user === (me.user ?? "") ? h("span", { class: "dim" }, " such as this page") : null);
 
 export function show(main) {
   const list = table("Connections", [{ title: "Connection" }, { title: "User" }, { title: "Address" }, { title: "Product" }, { title: "Protocol" }, { title: "Subscriptions", number: true }, { title: "In flight", number: true }, { title: "In/s", number: true }, { title: "Out/s", number: true }, { title: "", label: "Actions" }]);
