@@ -27,6 +27,7 @@ from qmq.engine.runtime.worker import Worker
 from qmq.model.dots import Dot, Origin
 from qmq.node.main import GC_THRESHOLDS, SWITCH_SECONDS, real_environment
 from qmq.node.node import Node
+from qmq.storage.queues.rows import runs_of
 from qmq.storage.store import open_store
 from qmq.verbs.lists import Sort
 
@@ -44,7 +45,7 @@ async def measure(queues: int, stored: int, sorts: list[Sort], folder: Path, wor
     store = open_store(folder, node="pages")
     origin = Origin("pages", 1)
     for part in slices(stored, lambda number: own_queue(number)._replace(dot=Dot(origin, number))):
-        store.queues.apply(part, {}, [], [], 0)
+        store.queues.apply(runs_of(part), {}, [], [], 0)
     node = Node(settings, None, store, real_environment(worker))
     turns = LoopTurns()
     async with trio.open_nursery() as nursery:

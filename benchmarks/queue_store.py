@@ -17,6 +17,7 @@ from pathlib import Path
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.queues.choice import open_queue_store
+from qmq.storage.queues.rows import runs_of
 
 ORIGIN = Origin("bench", 1)
 QUEUE = "/queue/bench"
@@ -70,7 +71,8 @@ def measure(store: QueueStore, name: str, rows: int, make: Callable[[int], Queue
     position = store.position()
     for part in slices(rows, make):
         position += 1
-        put.time(len(part), lambda part=part, position=position: store.apply(part, {}, [], [], position))  # type: ignore[misc]
+        runs = runs_of(part)
+        put.time(len(part), lambda runs=runs, position=position: store.apply(runs, {}, [], [], position))  # type: ignore[misc]
     print(f"{name:10} put    {put}")
     if make is not own_queue:
         page_in(store, page)

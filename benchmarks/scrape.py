@@ -35,6 +35,7 @@ from qmq.node.node import Node
 from qmq.protocols.http.metrics import MetricsPage
 from qmq.protocols.http.samples import QUEUES_SHOWN, Samples
 from qmq.storage.queues.choice import open_queue_store
+from qmq.storage.queues.rows import runs_of
 from qmq.storage.store import open_store
 
 MS = 1000
@@ -130,7 +131,7 @@ async def measure(queues: int, connections: int, scrapes: int, folder: Path, wor
 def measure_store(queues: int, scrapes: int, folder: Path) -> None:
     store = open_queue_store(folder, "sqlite", ORIGIN.node)
     for position, part in enumerate(slices(queues, own_queue), start=1):
-        store.apply(part, {}, [], [], position)
+        store.apply(runs_of(part), {}, [], [], position)
     print(f"stored   {say([timed(lambda: store.deepest(ORIGIN.node, QUEUES_SHOWN)) for _ in range(scrapes)])}")
     store.close()
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from qmq.definitions.table import DefinitionTable
@@ -259,15 +260,16 @@ def _unsettled(left: Compaction, node: str) -> tuple[list[tuple[Dot, Record]], d
     attempts: dict[Dot, int] = {}
     for counts in left.attempts.values():
         attempts.update(counts)
-    for row in left.rows():
-        dot = row.dot
-        if dot.origin.node == node:
-            record = Record(
-                dot.sequence, row.timestamp_us, RecordKind.PUBLISH, row.flags, row.queue, row.headers, row.body
-            )
-            messages.append((dot, record))
-            if row.attempts:
-                attempts[dot] = row.attempts
+    for run in left.runs():
+        if run.origin.node == node:
+            for sequence, timestamp_us, _, _, headers, body in run.records:
+                dot = Dot(run.origin, sequence)
+                record = Record(sequence, timestamp_us, RecordKind.PUBLISH, run.flags, run.queue, headers, body)
+                messages.append((dot, record))
+                if run.attempts:
+                    attempts[dot] = run.attempts
+    # Runs of one queue may have messages of others between their own.
+    messages.sort(key=itemgetter(0))
     return messages, attempts
 
 

@@ -20,21 +20,20 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from qmq.errors import CorruptLog, FutureVersion
-from qmq.model.dots import Dot, Origin, Vector
+from qmq.model.dots import Origin, Vector
 from qmq.storage.catalog.catalog import CATALOG_FILE, TABLES, row_checksum
 from qmq.storage.disk.disk import ReadOnlyDisk
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY
 from qmq.storage.format.batch import GAPS, BatchHead, batch_records
 from qmq.storage.format.interfaces import File
-from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.record import RecordKind, unpack_gap
-from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.format.segment import SegmentHead, read_footer, read_segment_head, scan, segment_base
 from qmq.storage.log.chain import Damage
 from qmq.storage.log.quarantine import Quarantined, load_quarantined
 from qmq.storage.log.recovery import JOURNAL_DIRECTORY
 from qmq.storage.queues.choice import QUEUES_FILE
-from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
+from qmq.storage.queues.plan import PartitionRow
+from qmq.storage.queues.rows import Raw, sound_row
 from qmq.storage.queues.scan import walk
 
 PREVIEW_BYTES: Final = 200
@@ -325,19 +324,11 @@ def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
 
     def look(partition: PartitionRow, raw: Raw) -> bool:
         nonlocal rows
-        _, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body = raw
         rows += 1
-        try:
-            dot = Dot(partition.origin, unsigned(sequence))
-            times = (unsigned(timestamp_us), flags, -partition.rank, due_us, expires_us)
-            sound = is_sound(
-                partition.checksum, QueueRow(dot, partition.queue, *times, headers, body, attempts, exact), checksum
-            )
-        except TypeError:
-            sound = False
-        if not sound and len(damaged) < DAMAGED_SHOWN_MAX:
-            damaged.append(f"{partition.origin}:{sequence} of {partition.queue}")
-        return sound
+        is_sound = sound_row(partition, raw) is not None
+        if not is_sound and len(damaged) < DAMAGED_SHOWN_MAX:
+            damaged.append(f"{partition.origin}:{raw[1]} of {partition.queue}")
+        return is_sound
 
     return _verify(
         directory / name, lambda reader: walk(reader, look), lambda: DatabaseReport(name, rows, tuple(damaged), None)

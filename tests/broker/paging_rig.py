@@ -34,7 +34,7 @@ from qmq.storage.format.record import RecordKind, pack_envelope, pack_record, un
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues.served_rows import ServedRows
 from tests.fakes.disk import MemoryDisk
-from tests.fakes.queue_store import MemoryQueueStore
+from tests.fakes.queue_store import MemoryQueueStore, rows_in
 
 from .rig import JOBS, NOW_US, Recorded, parts
 
@@ -402,7 +402,7 @@ class PagedNode:
     def _apply(self, end: int) -> None:
         reduction = self._reduce(end)
         self.store.apply(
-            reduction.rows(),
+            reduction.runs(),
             reduction.deletes,
             reduction.tombstones_add,
             reduction.tombstones_del,
@@ -530,7 +530,7 @@ class PagedNode:
                 self.queues.owned.settled_early.add(dot)
         for counts in reduction.attempts.values():
             self.paging.attempts.update(counts)
-        for row in reduction.rows():
+        for row in sorted(row for run in reduction.runs() for row in rows_in(run)):
             message = self.replay.message_of_row(row)
             if row.dot.origin.node == "a" and message is not None:
                 self.queues.intake.restore(message)

@@ -8,11 +8,12 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
+from itertools import chain
 
 from qmq.model.dots import Dot, Origin
 from qmq.model.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import ANY_BYTES, NO_ATTEMPTS, QueueHead, QueueRow, RowDamage
+from qmq.storage.format.queue_store import ANY_BYTES, NO_ATTEMPTS, QueueHead, QueueRow, RowDamage, RowRun
 from qmq.storage.queues.plan import (
     PartitionKey,
     by_partition,
@@ -24,7 +25,19 @@ from qmq.storage.queues.plan import (
     settled_met,
     settled_missing,
 )
+from qmq.storage.queues.rows import runs_of
 from tests.fakes.disk import MemoryDisk, commit_tables
+
+
+def rows_in(run: RowRun) -> list[QueueRow]:
+    """The messages of a run, as a store returns them."""
+    origin, queue, flags, level, records, due_us, expires_us, attempts, exact = run
+    return [
+        QueueRow(
+            Dot(origin, sequence), queue, sent_us, flags, level, due_us, expires_us, headers, body, attempts, exact
+        )
+        for sequence, sent_us, _, _, headers, body in records
+    ]
 
 
 class _Partition:
@@ -96,7 +109,7 @@ class MemoryQueueStore:
 
     def apply(
         self,
-        upserts: Sequence[QueueRow],
+        upserts: Sequence[RowRun],
         deletes: Mapping[str, Sequence[Dot]],
         tombstones_add: Collection[Dot],
         tombstones_del: Collection[Dot],
@@ -120,12 +133,12 @@ class MemoryQueueStore:
             for dot in settled_met(self._met, deletes):
                 self._met.pop(dot)
 
-    def _insert(self, upserts: Sequence[QueueRow]) -> None:
+    def _insert(self, upserts: Sequence[RowRun]) -> None:
         state = self._state
-        for key, rows in by_partition(upserts).items():
+        for key, runs in by_partition(upserts).items():
             state.origins.setdefault(key.origin, len(state.origins))
             partition = state.queues.setdefault(key.queue, {}).setdefault(key, _Partition())
-            for row in rows:
+            for row in chain.from_iterable(map(rows_in, runs)):
                 partition.add(row)
                 if row.expires_us:
                     state.expiring[row.dot] = row
@@ -171,7 +184,7 @@ class MemoryQueueStore:
             if stood or not missing.is_of_one:
                 if left is not None:
                     self._remember(left)
-                self._insert(rows)
+                self._insert(runs_of(rows))
 
     def _remember(self, missing: MissingRange) -> None:
         known = self._state.missing_ranges.setdefault(missing_key(missing), missing)

@@ -11,6 +11,7 @@ from qmq.model.dots import Dot
 from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format.batch import record_slices
 from qmq.storage.format.row_checksum import number_checksum
+from qmq.storage.queues.rows import runs_of
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 from qmq.storage.store import Store, open_store
 from tests.fakes.disk import MemoryDisk
@@ -181,7 +182,7 @@ def test_a_row_of_an_older_store_that_a_damaged_journal_settles_is_deleted() -> 
     store.close()
     older = MemoryQueueStore(disk)
     older.reset()
-    older.apply(rows, {}, [], [], position)
+    older.apply(runs_of(rows), {}, [], [], position)
     for path, data in disk.contents().items():
         if b"rotten" in data:
             disk.put(path, data.replace(b"rotten", b"Rotten"))

@@ -1,6 +1,7 @@
 """What opening does with queue messages: it carries the journal into the stores, whatever each of them has seen."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from qmq.storage.catalog.facts import UNCHECKED
 from qmq.storage.format import segment
 from qmq.storage.format.interfaces import File
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import QueueHead, QueueStore
+from qmq.storage.format.queue_store import QueueHead, QueueStore, RowRun
 from qmq.storage.format.record import TIMED, with_priority
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
@@ -66,10 +67,10 @@ def test_opening_takes_a_long_journal_in_slices(monkeypatch: pytest.MonkeyPatch)
     largest = 0
     original = MemoryQueueStore.apply
 
-    def apply(self: QueueStore, *args: object) -> None:
+    def apply(self: QueueStore, upserts: Sequence[RowRun], *args: object) -> None:
         nonlocal largest
-        largest = max(largest, len(args[0]))  # type: ignore[arg-type]
-        original(self, *args)  # type: ignore[arg-type]
+        largest = max(largest, sum(len(run.records) for run in upserts))
+        original(self, upserts, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(MemoryQueueStore, "apply", apply)
     store = open_small(disk, ROOMY)
@@ -104,6 +105,24 @@ def test_what_has_no_room_in_the_stores_is_handed_over() -> None:
     assert own_messages(store) == [(Dot(A, 3), b"three"), (Dot(A, 4), b"four" * MIB)]
     with pytest.raises(DiskFull):
         store.checkpoint(store.journal.end, NOW, {})
+
+
+def test_what_is_handed_over_is_in_the_order_in_which_it_was_accepted() -> None:
+    disk = MemoryDisk()
+    store = open_small(disk, ROOMY)
+    a = Writer(A)
+    sent = [a.publish("/queue/q", b"%d" % n, flags) for n, flags in enumerate((0, with_priority(TIMED, 4), 0, 7, 0))]
+    a.attempts("/queue/q", {sent[2]: 2})
+    a.publish("/queue/p", b"four" * MIB)
+    store.journal.append([a.batch()])
+    disk.stop()
+    disk.capacity_bytes = disk.used_bytes() + MIB
+
+    found = open_small(disk, ROOMY).recovered
+
+    assert [dot for dot, _ in found.messages] == [*sent, Dot(A, 7)]
+    assert [record.body for _, record in found.messages][:5] == [b"0", b"1", b"2", b"3", b"4"]
+    assert found.attempts == {sent[2]: 2}
 
 
 def test_what_had_no_room_at_opening_goes_into_the_stores_when_there_is_some() -> None:

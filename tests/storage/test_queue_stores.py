@@ -14,7 +14,7 @@ from qmq.model.levels import EXACT_LEVEL
 from qmq.storage.disk.volatile import VolatileDisk
 from qmq.storage.format.queue_store import QueueHead, QueueRow, QueueStore
 from qmq.storage.queues.choice import FOREVER_US, stored_rows
-from qmq.storage.queues.plan import row_values
+from qmq.storage.queues.rows import row_values, runs_of
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.volatile_store import VolatileQueueStore
 from tests.fakes.disk import MemoryDisk
@@ -74,7 +74,7 @@ def row(
 
 
 def put(store: QueueStore, *rows: QueueRow, position: int = 1) -> None:
-    store.apply(rows, {}, [], [], position)
+    store.apply(runs_of(rows), {}, [], [], position)
 
 
 def delete(store: QueueStore, queue: str, *dots: Dot, position: int = 2) -> None:
@@ -108,7 +108,7 @@ def test_a_new_store_is_empty_at_position_zero(open_queues: OpenQueues) -> None:
 def test_what_was_applied_is_there_after_reopening(open_queues: OpenQueues) -> None:
     store = open_queues()
     first, second = row(HUGE, 2**63 - 5, body=b"\0\xff"), row(OTHER, 1, "/queue/ä", body=b"")
-    store.apply([first, second], {}, [Dot(OTHER, 9)], [], 123)
+    store.apply(runs_of([first, second]), {}, [Dot(OTHER, 9)], [], 123)
 
     store = open_queues()
 
@@ -368,7 +368,7 @@ def test_many_heads_are_answered_at_once(open_queues: OpenQueues) -> None:
 
 def test_deleting_takes_messages_and_tombstones_and_minds_nothing_that_is_gone(open_queues: OpenQueues) -> None:
     store = open_queues()
-    store.apply([row(HUGE, 1), row(HUGE, 2)], {}, [Dot(OLD, 1), Dot(OLD, 2)], [], 1)
+    store.apply(runs_of([row(HUGE, 1), row(HUGE, 2)]), {}, [Dot(OLD, 1), Dot(OLD, 2)], [], 1)
 
     gone = {Q: [Dot(HUGE, 1), Dot(HUGE, 1), Dot(HUGE, 99), Dot(OTHER, 1)], "/queue/none": [Dot(HUGE, 2)]}
     store.apply([], gone, [], [Dot(OLD, 2), Dot(OLD, 7)], 2)
@@ -404,17 +404,42 @@ def test_a_queue_leaves_nothing_behind_when_its_last_message_goes(open_queues: O
 def test_a_message_that_comes_and_goes_in_one_change_leaves_nothing(open_queues: OpenQueues) -> None:
     store = open_queues()
 
-    store.apply([row(HUGE, 1), row(HUGE, 2)], {Q: [Dot(HUGE, 2)]}, [], [], 5)
+    store.apply(runs_of([row(HUGE, 1), row(HUGE, 2)]), {Q: [Dot(HUGE, 2)]}, [], [], 5)
 
     assert pages(store) == [row(HUGE, 1)]
     assert store.heads("a", [Q], NOW)[Q].messages == 1
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 300])
+def test_a_run_of_any_length_comes_back_as_it_was_put(open_queues: OpenQueues, count: int) -> None:
+    store = open_queues()
+    first = 2**63 - count
+    rows = [row(HUGE, first + n, body=b"%d" % n)._replace(headers=b"n:%d\n" % (n // 3)) for n in range(count)]
+
+    put(store, *rows)
+
+    assert pages(store) == rows
+    assert store.heads("a", [Q], NOW) == {Q: QueueHead(count, sum(len(one.body) for one in rows), (4,), 0)}
+
+
+def test_a_long_run_changes_no_row_that_is_there_already(open_queues: OpenQueues) -> None:
+    store = open_queues()
+    before = [row(HUGE, n, body=b"before") for n in range(20, 60)]
+    put(store, *before)
+
+    put(store, *[row(HUGE, n, body=b"x") for n in range(1, 101)], position=2)
+
+    found = pages(store, limit=200)
+    assert [one.dot.sequence for one in found] == list(range(1, 101))
+    assert [one for one in found if one.body == b"before"] == before
+    assert store.heads("a", [Q], NOW) == {Q: QueueHead(100, 40 * 6 + 60, (4,), 0)}
 
 
 def test_applying_the_same_again_changes_nothing(open_queues: OpenQueues) -> None:
     store = open_queues()
     rows = [row(HUGE, 1), row(HUGE, 2), row(HUGE, 3, due_us=9), row(HUGE, 4, "/queue/p")]
     for _ in range(2):
-        store.apply(rows, {Q: [Dot(HUGE, 2)]}, [Dot(OLD, 1)], [], 5)
+        store.apply(runs_of(rows), {Q: [Dot(HUGE, 2)]}, [Dot(OLD, 1)], [], 5)
     put(store, *rows, row(HUGE, 5))
 
     assert [found.dot.sequence for found in pages(store)] == [1, 2, 3, 5]
@@ -451,7 +476,9 @@ def test_counts_of_failures_only_grow_and_need_a_row(open_queues: OpenQueues) ->
     failed = {Q: {Dot(HUGE, 1): 4, Dot(HUGE, 9): 4, Dot(OLD, 1): 4}, "/queue/none": {Dot(HUGE, 1): 9}}
     store.apply([], {}, [], [], 2, failed)
 
-    store.apply([row(HUGE, 5), row(HUGE, 6)], {Q: [Dot(HUGE, 6)]}, [], [], 3, {Q: {Dot(HUGE, n): 2 for n in (1, 5, 6)}})
+    store.apply(
+        runs_of([row(HUGE, 5), row(HUGE, 6)]), {Q: [Dot(HUGE, 6)]}, [], [], 3, {Q: {Dot(HUGE, n): 2 for n in (1, 5, 6)}}
+    )
 
     assert [(found.dot.sequence, found.attempts) for found in pages(store)] == [(1, 4), (5, 2)]
     assert store.heads("a", [Q], NOW)[Q].messages == 2
@@ -529,7 +556,7 @@ def test_any_history_comes_to_what_a_plain_dictionary_says(open_queues: OpenQueu
         known = list(plain.rows.values()) + upserts
         for gone in random.sample(known, len(known) * random.choice([0, 1, 9, 10]) // 10):
             deletes.setdefault(gone.queue, []).append(gone.dot)
-        store.apply(upserts, deletes, [], [], step)
+        store.apply(runs_of(upserts), deletes, [], [], step)
         plain.apply(upserts, deletes)
 
         for node in ("a", "b"):
@@ -581,7 +608,7 @@ def test_reading_does_not_wait_for_a_change_under_way_and_sees_none_of_it(open_q
             return Dot(OLD, 1)
 
     change = threading.Thread(
-        target=store.apply, args=([row(HUGE, 2)], {Q: [Dot(HUGE, 1)]}, Slow(), [], 9), daemon=True
+        target=store.apply, args=(runs_of([row(HUGE, 2)]), {Q: [Dot(HUGE, 1)]}, Slow(), [], 9), daemon=True
     )
     change.start()
     assert inside.wait(30)
@@ -626,7 +653,10 @@ def test_a_failed_transaction_leaves_nothing_behind(open_queues: OpenQueues, mon
             )
 
         with pytest.raises(LogBroken):
-            store.apply([row(OTHER, 1), broken], {Q: [Dot(HUGE, 1)]}, [], [], 2)
+            store.apply(runs_of([row(OTHER, 1), broken]), {Q: [Dot(HUGE, 1)]}, [], [], 2)
+        long = [row(HUGE, n) for n in range(2, 50)]
+        with pytest.raises(LogBroken):
+            store.apply(runs_of([*long, broken]), {Q: [Dot(HUGE, 1)]}, [], [], 2)
 
     store = open_queues()
     assert store.position() == 1
@@ -657,7 +687,16 @@ def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
         for name, value in vars(module).items()
         if isinstance(value, str) and ("SELECT" in value or "DELETE" in value or "UPDATE messages" in value)
     }
-    widths = {"FAIL": 3, "PARTITION_IDS": 5, "PARTITIONS_OF": 3, "COUNT": 2, "DELETE": 2, "SUBTRACT": 3, "HEADS": 2}
+    widths = {
+        "INSERT_RUN": 5,
+        "FAIL": 3,
+        "PARTITION_IDS": 5,
+        "PARTITIONS_OF": 3,
+        "COUNT": 2,
+        "DELETE": 2,
+        "SUBTRACT": 3,
+        "HEADS": 2,
+    }
     # What they sort has no index. DEEPEST is for metrics: it goes through the counters of all queues.
     sorts = ("COUNT", "OVERDUE", "OVERDUE_EXACT", "NTH_EXACT", "UNSETTLED", "DEEPEST")
     assert len(texts) > 15

@@ -19,6 +19,7 @@ from qmq.storage.format.row_checksum import checksum_of, partition_checksum
 from qmq.storage.queues.choice import open_queue_store, stored_rows
 from qmq.storage.queues.postgres_store import PostgresQueueStore
 from qmq.storage.queues.rescue import NOWHERE
+from qmq.storage.queues.rows import runs_of
 from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
 from tests.support.postgres import Server
 
@@ -46,7 +47,7 @@ ROWS = [
 def filled(directory: Path) -> Path:
     """A store's file as an orderly stop leaves it."""
     store = open_queue_store(directory, "sqlite", "a")
-    store.apply(ROWS, {}, [Dot(B, 99)], [], 77)
+    store.apply(runs_of(ROWS), {}, [Dot(B, 99)], [], 77)
     store.apply([], {}, [], [], 78, {JOBS: {Dot(A, 3): 2}})
     store.close()
     return directory / "queues.sqlite"
@@ -300,7 +301,7 @@ def test_putting_a_file_aside_is_finished_by_the_next_opening(tmp_path: Path, cu
         path.rename(aside)
     if cut == "half filled":
         store = SqliteQueueStore(path)
-        store.apply([row(A, 1)], {}, [], [], NOWHERE)
+        store.apply(runs_of([row(A, 1)]), {}, [], [], NOWHERE)
         store.close()
 
     store = open_queue_store(tmp_path, "sqlite", "a")
@@ -362,7 +363,7 @@ def test_the_checksum_is_the_crc_that_the_format_page_describes() -> None:
 def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
     url = postgres.fresh_schema()
     store = PostgresQueueStore(url, "a")
-    store.apply(ROWS, {}, [Dot(B, 99)], [], 77)
+    store.apply(runs_of(ROWS), {}, [Dot(B, 99)], [], 77)
     store.apply([], {}, [], [], 78, {JOBS: {Dot(A, 3): 2}})
     assert set(answers(store)) == sound_rows()
     with psycopg.connect(url) as connection:

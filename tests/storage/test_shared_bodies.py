@@ -142,7 +142,7 @@ def test_compaction_makes_the_same_of_random_records_with_and_without_references
         plain.take(position, verify_batch(expected), expected)
         position += len(data)
 
-    assert shared.rows() == plain.rows()
+    assert shared.runs() == plain.runs()
     assert shared.fanouts == plain.fanouts
     assert (shared.deletes, shared.tombstones()) == (plain.deletes, plain.tombstones())
 

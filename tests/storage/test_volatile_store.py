@@ -12,6 +12,7 @@ from qmq.storage.disk.volatile import VolatileDisk
 from qmq.storage.format.interfaces import CheckpointState
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.settings import StoreSettings
+from qmq.storage.queues.rows import runs_of
 from qmq.storage.store import Store
 from qmq.storage.volatile_store import VolatileCatalog, VolatileQueueStore, open_volatile_store
 
@@ -116,15 +117,15 @@ def test_the_queue_store_has_what_files_leave_and_no_more() -> None:
     before = disk.free_bytes()
     assert before < 1 << 20
 
-    store.apply([row(1, b"x" * 300_000)], {}, [], [], 1)
+    store.apply(runs_of([row(1, b"x" * 300_000)]), {}, [], [], 1)
     assert disk.free_bytes() < before - 300_000
     disk.create("d/file").write(b"x" * 400_000)
 
     with pytest.raises(DiskFull):
-        store.apply([row(2, b"x" * 300_000)], {}, [], [], 2)
+        store.apply(runs_of([row(2, b"x" * 300_000)]), {}, [], [], 2)
     assert store.position() == 1
     disk.remove("d/file")
-    store.apply([row(2, b"x" * 300_000)], {}, [], [], 2)
+    store.apply(runs_of([row(2, b"x" * 300_000)]), {}, [], [], 2)
     assert store.position() == 2
     store.close()
 
@@ -146,7 +147,7 @@ def test_the_catalog_takes_from_the_same_room() -> None:
 
 def test_a_reader_waits_for_a_change_and_sees_all_of_it() -> None:
     store = VolatileQueueStore(VolatileDisk(CAPACITY))
-    store.apply([row(1)], {}, [], [], 1)
+    store.apply(runs_of([row(1)]), {}, [], [], 1)
     found: list[int] = []
     reader = threading.Thread(target=lambda: found.append(store.position()))
 

@@ -272,7 +272,7 @@ class Checkpointer:
         if position > self._queues.position():
             self._note_settled(reduction)
             self._queues.apply(
-                reduction.rows(),
+                reduction.runs(),
                 reduction.deletes,
                 reduction.tombstones_add,
                 reduction.tombstones_del,

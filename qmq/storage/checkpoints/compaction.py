@@ -6,11 +6,11 @@ undisturbed run cannot disagree.
 
 Surprising: whether a settle's message is already known is decided by the vector at that point of the log, not by a
 search for the row. So the result depends on the log alone, however often it is computed. Messages stay undecoded
-records until the end of the range (`rows`), because most messages of a busy queue are settled within it.
+records until the end of the range (`runs`), because most messages of a busy queue are settled within it.
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from qmq.definitions.definition import Definition
 from qmq.model.cursors import Move
@@ -23,7 +23,7 @@ from qmq.storage.format.definition_record import readable_definition
 from qmq.storage.format.delete_record import unpack_delete
 from qmq.storage.format.failure_records import unpack_attempts, unpack_dead
 from qmq.storage.format.lost_record import LostRange, unpack_lost
-from qmq.storage.format.queue_store import QueueRow
+from qmq.storage.format.queue_store import RowRun
 from qmq.storage.format.record import (
     EXACT,
     FLAGS_MAX,
@@ -178,36 +178,45 @@ class Compaction:
         self.changes += head.count
         return records
 
-    def rows(self) -> list[QueueRow]:
+    def runs(self) -> list[RowRun]:
         """`live` as the queue store wants it."""
-        rows: list[QueueRow] = []
-        name = ""
-        known = flags = level = -1
-        exact = 0
+        runs: list[RowRun] = []
         for origin, live in self.live.items():
-            for sequence, timestamp_us, what, destination, headers, body in live.values():
-                if what != known:
-                    known = what
+            shared: dict[tuple[str, int], list[Unpacked]] = {}
+            records: list[Unpacked] = []
+            # Without their type: to append a typed tuple, compiled code makes a new one.
+            untyped: dict[int, Any] = live
+            name = ""
+            known = flags = -1
+            is_alone = False
+            for record in untyped.values():
+                what, destination = record[2], record[3]
+                if what != known or destination != name:
+                    known, name = what, destination
                     flags = what >> 32 & FLAGS_MAX
-                    level = priority_of(flags)
-                    exact = 0
-                if destination != name:
-                    name = destination  # one string for all rows of a run
-                due_us = expires_us = 0
-                if flags & EXACT:
-                    level, exact = level_of(flags, headers)
-                if flags & TIMED:
-                    due_us, expires_us = self._settings.times_of(headers, timestamp_us)
-                # The classes' own constructors would take as long as everything else here together.
-                dot = _new(Dot, (origin, sequence))
-                attempts = self._failed.get(dot, 0) if self._failed else 0
-                rows.append(
-                    _new(
-                        QueueRow,
-                        (dot, name, timestamp_us, flags, level, due_us, expires_us, headers, body, attempts, exact),
-                    )
-                )
-        return rows
+                    is_alone = bool(flags & (EXACT | TIMED))
+                    if not is_alone:
+                        found = shared.get((name, flags))
+                        if found is None:
+                            found = shared[name, flags] = []
+                            # Its own constructor would take twice as long.
+                            runs.append(_new(RowRun, (origin, name, flags, priority_of(flags), found, 0, 0, 0, 0)))
+                        records = found
+                if is_alone or (self._failed and (origin, record[0]) in self._failed):
+                    runs.append(self._alone(origin, flags, record))
+                else:
+                    records.append(record)
+        return [run for run in runs if run.records] if self._failed else runs
+
+    def _alone(self, origin: Origin, flags: int, record: Unpacked) -> RowRun:
+        """A message with times, a number or failures of its own."""
+        sequence, timestamp_us, _, queue, headers, _ = record
+        due_us = expires_us = 0
+        level, exact = level_of(flags, headers)
+        if flags & TIMED:
+            due_us, expires_us = self._settings.times_of(headers, timestamp_us)
+        attempts = self._failed.get(Dot(origin, sequence), 0)
+        return RowRun(origin, queue, flags, level, [record], due_us, expires_us, attempts, exact)
 
     def live_count(self) -> int:
         return sum(map(len, self.live.values()))

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from qmq.model.dots import Dot, Origin
+from qmq.storage.format.batch import Unpacked
 from qmq.storage.format.missing_range import MissingRange
 
 
@@ -30,6 +31,24 @@ class QueueRow(NamedTuple):
     """Deliveries that have failed."""
     exact: int = 0
     """In a level with exact numbers: that of the message."""
+
+
+class RowRun(NamedTuple):
+    """Messages of one partition on their way into the store, with what they share said once.
+
+    A message that is delayed, expires, has an exact number or has failed is a run of one. Fields are as in `QueueRow`.
+    """
+
+    origin: Origin
+    queue: str
+    flags: int
+    priority: int
+    records: list[Unpacked]
+    """The messages. Kind, flags and destination are those of the run, and are not read."""
+    due_us: int = 0
+    expires_us: int = 0
+    attempts: int = 0
+    exact: int = 0
 
 
 ANY_BYTES: Final = 1 << 62
@@ -81,7 +100,7 @@ class QueueStore(Protocol):
 
     def apply(
         self,
-        upserts: Sequence[QueueRow],
+        upserts: Sequence[RowRun],
         deletes: Mapping[str, Sequence[Dot]],
         tombstones_add: Collection[Dot],
         tombstones_del: Collection[Dot],

@@ -14,6 +14,7 @@ from qmq.model.dots import Dot
 from qmq.storage.format.interfaces import SEQUENCE_MAX
 from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.queues.rescue import open_sqlite
+from qmq.storage.queues.rows import runs_of
 
 SQLITE: Final = "sqlite"
 QUEUES_FILE: Final = "queues.sqlite"
@@ -80,9 +81,9 @@ def copy(old: QueueStore, new: QueueStore) -> int:
             count += 1
             size += len(row.body) + len(row.headers)
             if size >= _SLICE_BYTES or len(rows) >= PAGE_ROWS * 10:
-                new.apply(rows, {}, [], [], 0)
+                new.apply(runs_of(rows), {}, [], [], 0)
                 rows, size = [], 0
-    new.apply(rows, {}, old.tombstones(), [], 0)
+    new.apply(runs_of(rows), {}, old.tombstones(), [], 0)
     new.missing(old.missing_ranges(), old.position())
     return count
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueRow
+from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueRow, RowRun
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues.database_reads import C, DatabaseReads, Place
 from qmq.storage.queues.plan import (
@@ -26,6 +26,7 @@ from qmq.storage.queues.plan import (
     settles_by_origin,
     signed,
 )
+from qmq.storage.queues.rows import runs_of
 
 Value = str | int | bytes | bytearray
 
@@ -43,7 +44,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
 
     def apply(
         self,
-        upserts: Sequence[QueueRow],
+        upserts: Sequence[RowRun],
         deletes: Mapping[str, Sequence[Dot]],
         tombstones_add: Collection[Dot],
         tombstones_del: Collection[Dot],
@@ -86,7 +87,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
             if damaged or stood or not missing.is_of_one:
                 if left is not None:
                     self._remember(writer, left)
-                self._insert(by_partition(rows), added)
+                self._insert(by_partition(runs_of(rows)), added)
         self._changed(added, met)
 
     def _changed(self, added: dict[Origin, int], repaired: Sequence[Place]) -> None:
@@ -161,7 +162,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
         """One transaction on the writing connection; raises as `interfaces.QueueStore` says."""
 
     @abstractmethod
-    def _insert(self, partitions: dict[PartitionKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+    def _insert(self, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
         """Add the rows that are not here already, and their partitions."""
 
     @abstractmethod

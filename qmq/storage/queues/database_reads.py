@@ -20,25 +20,24 @@ from qmq.model.dots import Dot, Origin
 from qmq.model.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow, RowDamage
-from qmq.storage.format.row_checksum import is_in_place, is_sound
+from qmq.storage.format.row_checksum import is_in_place
 from qmq.storage.queues.plan import (
     SIGN,
     UNSETTLED_ROWS,
     PartitionRow,
-    Raw,
     expired_within,
     is_page_full,
     missing_of,
     missing_of_row,
     note_damage,
     origin_columns,
+    row_bytes,
     rows_within,
     signed,
     unsigned,
     within,
 )
-
-_new: Final = tuple.__new__
+from qmq.storage.queues.rows import Raw, rows_of
 
 
 class DatabaseCursor(Protocol):
@@ -150,8 +149,8 @@ class DatabaseReads(ABC, Generic[C]):
                     is_late = partition.delayed
                     statement = self.statements.OVERDUE if is_late else self.statements.READY
                     bounds = (partition.id, now_us, beyond) if is_late else (partition.id, beyond)
-                    row_of = partial(self._row, reader, partition)
-                    found += self._sound(reader, statement, bounds, row_of, limit - len(rows), bytes_max)
+                    rows_of = partial(self._intact, reader, partition)
+                    found += self._sound(reader, statement, bounds, rows_of, limit - len(rows), bytes_max)
                 found.sort(key=attrgetter("dot.sequence"))
                 # In this order: where one partition was cut, the other may reach further.
                 rows = rows_within(rows + found, limit, bytes_max)
@@ -178,7 +177,7 @@ class DatabaseReads(ABC, Generic[C]):
             is_late = partition.delayed
             statement = self.statements.OVERDUE_EXACT if is_late else self.statements.READY_EXACT
             bounds = (partition.id, now_us, exact, beyond) if is_late else (partition.id, exact, beyond)
-            rows += self._sound(reader, statement, bounds, partial(self._row, reader, partition), limit, bytes_max)
+            rows += self._sound(reader, statement, bounds, partial(self._intact, reader, partition), limit, bytes_max)
             # Cut each time: never more than two pages are held, however many origins there are.
             rows.sort(key=lambda row: (row.exact, numbers[row.dot.origin], row.dot.sequence))
             rows = rows_within(rows, limit, bytes_max)
@@ -224,7 +223,8 @@ class DatabaseReads(ABC, Generic[C]):
         with self._snapshot() as reader:
             for partition in self._partitions(reader, self.statements.DELAYED, node, queue, (queue, node)):
                 bounds = (partition.id, after_us, until_us)
-                rows += self._sound(reader, self.statements.DUE, bounds, partial(self._row, reader, partition), limit)
+                rows_of = partial(self._intact, reader, partition)
+                rows += self._sound(reader, self.statements.DUE, bounds, rows_of, limit)
                 rows = sorted(rows, key=attrgetter("due_us"))[:limit]  # Cut each time, as in `_exact_page`.
         return rows
 
@@ -233,12 +233,15 @@ class DatabaseReads(ABC, Generic[C]):
         with self._snapshot() as reader:
             partitions: dict[int, PartitionRow] = {}
 
-            def row_of(raw: Raw) -> QueueRow | None:
-                partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
-                return self._row(reader, partition, raw)
+            def rows_of(raws: Sequence[Raw]) -> list[QueueRow]:
+                found: list[QueueRow] = []
+                for raw in raws:
+                    partition = partitions.get(raw[0]) or partitions.setdefault(raw[0], self._partition(reader, raw[0]))
+                    found += self._intact(reader, partition, [raw])
+                return found
 
             for (number,) in reader.execute(self.statements.ORIGINS_OF, (node,)).fetchall():
-                rows += self._sound(reader, self.statements.EXPIRED, (number, until_us), row_of, limit, bytes_max)
+                rows += self._sound(reader, self.statements.EXPIRED, (number, until_us), rows_of, limit, bytes_max)
                 rows = expired_within(rows, limit, bytes_max)
         return rows
 
@@ -312,73 +315,48 @@ class DatabaseReads(ABC, Generic[C]):
             raw = self._one(reader, (partition, sequence))
             if raw is None:
                 raise self._broken(f"row {sequence} of partition {partition} is in one place and not in another")
-            row = self._row(reader, PartitionRow(partition, queue, rank, bool(delayed), number, origin), raw)
-            if row is not None:
-                yield row
+            yield from self._intact(reader, PartitionRow(partition, queue, rank, bool(delayed), number, origin), [raw])
 
     def _sound(
         self,
         reader: C,
         statement: str,
         parameters: tuple[int, ...],
-        row_of: Callable[[Raw], QueueRow | None],
+        rows_of: Callable[[Sequence[Raw]], list[QueueRow]],
         limit: int,
         bytes_max: int = ANY_BYTES,
     ) -> list[QueueRow]:
-        """The first rows that `statement` finds, within these bounds. `row_of` makes a row of one, or None if it is
-        damaged. Such rows count for nothing: if there are any, the read begins again, and goes further.
+        """The first rows that `statement` finds, within these bounds. `rows_of` makes rows of the sound ones. Damaged
+        rows count for nothing: if there are any, the read begins again, and goes further.
         """
         damaged = damaged_bytes = 0
         while True:
             wanted = limit + damaged
+            size: int | None = None
             if bytes_max < ANY_BYTES:
-                wanted = within(self._sizes(reader, statement, (*parameters, wanted)), bytes_max + damaged_bytes)
-            before, damaged, damaged_bytes = damaged, 0, 0
-            rows: list[QueueRow] = []
-            for raw in self._rows(reader, statement, (*parameters, wanted)):
-                row = row_of(raw)
-                if row is not None:
-                    rows.append(row)
-                else:
-                    damaged += 1
-                    damaged_bytes += len(raw[-2]) + len(raw[-1])
-            if damaged == before:
+                sizes = self._sizes(reader, statement, (*parameters, wanted))
+                wanted = within(sizes, bytes_max + damaged_bytes)
+                size = sum(sizes[:wanted])
+            raws = self._rows(reader, statement, (*parameters, wanted), size)
+            rows = rows_of(raws)
+            if len(raws) - len(rows) == damaged:
                 return rows
+            damaged = len(raws) - len(rows)
+            damaged_bytes = sum(len(raw[-2]) + len(raw[-1]) for raw in raws) - sum(map(row_bytes, rows))
 
-    def _row(self, reader: C, partition: PartitionRow, raw: Raw) -> QueueRow | None:
-        """None: it is damaged, and one of the `missing_ranges` from now on."""
-        _, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body = raw
-        if sequence < 0 or timestamp_us < 0:
-            sequence, timestamp_us = unsigned(sequence), unsigned(timestamp_us)
-        # The classes' own constructors would take longer than the checksum.
-        dot = _new(Dot, (partition.origin, sequence))
-        row = _new(
-            QueueRow,
-            (
-                dot,
-                partition.queue,
-                timestamp_us,
-                flags,
-                -partition.rank,
-                due_us,
-                expires_us,
-                headers,
-                body,
-                attempts,
-                exact,
-            ),
-        )
-        if is_sound(partition.checksum, row, checksum):
-            return row
-        place = (partition.id, raw[1])
-        if place not in self._met:
-            if self._partition(reader, partition.id).checksum != partition.checksum:
-                raise self._broken(f"the row of partition {partition.id} is damaged")
-            if not is_in_place(partition.checksum, row, checksum):
-                raise self._broken(f"a row of partition {partition.id} is not in its place")
-            self._met[place] = missing_of_row(row)
-            note_damage(self.damage, self._met[place])
-        return None
+    def _intact(self, reader: C, partition: PartitionRow, raws: Sequence[Raw]) -> list[QueueRow]:
+        """The sound ones of these rows. The others are among the `missing_ranges` from now on."""
+        rows, damaged = rows_of(partition, raws)
+        for row, raw in damaged:
+            place = (partition.id, raw[1])
+            if place not in self._met:
+                if self._partition(reader, partition.id).checksum != partition.checksum:
+                    raise self._broken(f"the row of partition {partition.id} is damaged")
+                if not is_in_place(partition.checksum, row, raw[8]):
+                    raise self._broken(f"a row of partition {partition.id} is not in its place")
+                self._met[place] = missing_of_row(row)
+                note_damage(self.damage, self._met[place])
+        return rows
 
     def _is_damaged(self, connection: C, place: Place) -> bool:
         """Whether the row that was found damaged there is still there."""
@@ -389,7 +367,7 @@ class DatabaseReads(ABC, Generic[C]):
         partition = PartitionRow(
             partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
         )
-        return self._row(connection, partition, raw) is None
+        return not self._intact(connection, partition, [raw])
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[C]:
@@ -400,7 +378,8 @@ class DatabaseReads(ABC, Generic[C]):
         """To be raised inside `_snapshot` or `_change` where the database is not what was written to it."""
 
     @abstractmethod
-    def _rows(self, reader: C, statement: str, parameters: tuple[int, ...]) -> list[Raw]: ...
+    def _rows(self, reader: C, statement: str, parameters: tuple[int, ...], size: int | None = None) -> Sequence[Raw]:
+        """What `statement` selects, in its order. `size`: the bytes of headers and bodies, if they are known."""
 
     @abstractmethod
     def _one(self, connection: C, place: Place) -> Raw | None: ...
@@ -410,7 +389,7 @@ class DatabaseReads(ABC, Generic[C]):
         """Queue, partition, rank, delayed or not, messages, bytes of all partitions of these queues."""
 
     @abstractmethod
-    def _sizes(self, reader: C, statement: str, parameters: tuple[int, ...]) -> Iterable[int]:
+    def _sizes(self, reader: C, statement: str, parameters: tuple[int, ...]) -> list[int]:
         """Bytes of headers and body of each row that `statement` selects, in its order; no body is read."""
 
 

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import ANY_BYTES, QueueRow, RowDamage
-from qmq.storage.format.row_checksum import checksum_of, partition_checksum
+from qmq.storage.format.queue_store import ANY_BYTES, QueueRow, RowDamage, RowRun
+from qmq.storage.format.row_checksum import partition_checksum
 
 SIGN: Final = 1 << 63
 _WRAP: Final = 1 << 64
@@ -23,12 +23,6 @@ RUN_MIN: Final = 32
 
 
 Key = TypeVar("Key")
-
-
-Raw = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes]
-"""A row as a database returns it: partition, sequence, timestamp, flags, due and expiry time, exact number, failures,
-checksum, headers, body. Unsigned numbers are as databases hold them (`signed`). A damaged row may have values of
-other types."""
 
 
 class PartitionKey(NamedTuple):
@@ -94,43 +88,13 @@ def note_damage(damage: RowDamage, missing: MissingRange) -> None:
         )
 
 
-def by_partition(rows: Iterable[QueueRow]) -> dict[PartitionKey, list[QueueRow]]:
-    """`rows` by partition, in the given order."""
-    partitions: dict[PartitionKey, list[QueueRow]] = {}
-    last_queue, last_priority, last_delayed, last_origin = "", -1, False, None
-    partition: list[QueueRow] = []
-    for row in rows:
-        (origin, _), queue, _, _, priority, due_us, _, _, _, _, _ = row
-        delayed = due_us > 0
-        # Consecutive rows mostly share a partition, and comparing is cheaper than making and hashing a key.
-        if (
-            origin is not last_origin
-            or priority != last_priority
-            or delayed is not last_delayed
-            or (queue is not last_queue and queue != last_queue)
-        ):
-            last_queue, last_priority, last_delayed, last_origin = queue, priority, delayed, origin
-            partition = partitions.setdefault(PartitionKey(queue, -priority, delayed, origin), [])
-        partition.append(row)
+def by_partition(runs: Iterable[RowRun]) -> dict[PartitionKey, list[RowRun]]:
+    """`runs` by partition, in the given order."""
+    partitions: dict[PartitionKey, list[RowRun]] = {}
+    for run in runs:
+        key = PartitionKey(run.queue, -run.priority, run.due_us > 0, run.origin)
+        partitions.setdefault(key, []).append(run)
     return partitions
-
-
-def row_values(partition: int, number: int, shared: int, rows: Iterable[QueueRow]) -> list[int | bytearray]:
-    """The columns of `rows` of one partition for the INSERT statement, row after row. `shared` is the checksum of the
-    partition.
-
-    Surprising: bytes are passed as bytearrays, which sqlite3 takes as they are. For a bytes object it asks all its
-    adapters, which takes several times as long as the copy (`need_adapt` in CPython's Modules/_sqlite/cursor.c).
-    """
-    values: list[int | bytearray] = []
-    for row in rows:
-        (_, sequence), _, timestamp_us, flags, _, due_us, expires_us, headers, body, attempts, exact = row
-        checksum = checksum_of(shared, row)
-        if sequence >= SIGN or timestamp_us >= SIGN:
-            sequence, timestamp_us = signed(sequence), signed(timestamp_us)
-        values += (partition, sequence, number, timestamp_us, flags, due_us, expires_us, exact)
-        values += (bytearray(headers), bytearray(body), attempts, checksum)
-    return values
 
 
 def settles_by_origin(deletes: Mapping[str, Sequence[Dot]]) -> dict[tuple[str, Origin], list[int]]:

@@ -19,19 +19,18 @@ from psycopg.conninfo import conninfo_to_dict
 
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
 from qmq.model.dots import Dot, Origin
-from qmq.storage.format.queue_store import QueueRow
+from qmq.storage.format.queue_store import RowRun
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
 from qmq.storage.queues.database_reads import Place
 from qmq.storage.queues.plan import (
     PartitionKey,
-    Raw,
     origin_columns,
-    row_values,
     unsigned,
 )
 from qmq.storage.queues.postgres_watch import LostConnection, Watch, made_again, shut
+from qmq.storage.queues.rows import Raw, counts_of, row_values
 
 CONNECT_SECONDS: Final = 10
 """How long a start waits for the server."""
@@ -197,15 +196,14 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             yield writer
         self._moved = self._moving
 
-    def _insert(self, partitions: dict[PartitionKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+    def _insert(self, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
         if not partitions:
             return
         keys = [(key.queue, key.rank, key.delayed, self._number(key.origin, added)) for key in partitions]
-        counts = [len(rows) for rows in partitions.values()]
-        sizes = [sum([len(row.body) for row in rows]) for rows in partitions.values()]
         columns = [list(column) for column in zip(*keys, strict=True)]
+        columns += [list(column) for column in zip(*map(counts_of, partitions.values()), strict=True)]
         checksums = [partition_checksum(*key) for key in partitions]
-        opened = self._writer.execute(sql.OPEN_PARTITIONS, (*columns, counts, sizes, checksums)).fetchall()
+        opened = self._writer.execute(sql.OPEN_PARTITIONS, (*columns, checksums)).fetchall()
         ids = {(queue, rank, delayed, origin): partition for queue, rank, delayed, origin, partition in opened}
         try:
             with self._writer.transaction(), self._writer.cursor() as cursor, cursor.copy(sql.COPY) as copy:
@@ -279,8 +277,8 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     ) -> list[tuple[str, int, int, bool, int, int]]:
         return cast(list[_Head], reader.execute(sql.HEADS, (list(set(queues)), node)).fetchall())
 
-    def _sizes(self, reader: _Connection, statement: str, parameters: tuple[int, ...]) -> Iterator[int]:
-        return (size for (size,) in reader.execute(sql.SIZES.format(statement), parameters).fetchall())
+    def _sizes(self, reader: _Connection, statement: str, parameters: tuple[int, ...]) -> list[int]:
+        return [size for (size,) in reader.execute(sql.SIZES.format(statement), parameters).fetchall()]
 
     def _broken(self, what: str) -> Malformed:
         return Malformed(f"the queue store {self._where} is damaged: {what}; restore a backup of that database")
@@ -303,7 +301,9 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 found.add(dot)
         return found
 
-    def _rows(self, reader: _Connection, statement: str, parameters: tuple[int, ...]) -> list[Raw]:
+    def _rows(
+        self, reader: _Connection, statement: str, parameters: tuple[int, ...], size: int | None = None
+    ) -> list[Raw]:
         with reader.cursor(binary=True) as cursor:
             return cast(list[Raw], cursor.execute(statement, parameters).fetchall())
 
@@ -342,13 +342,14 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 def _flat(
     keys: list[tuple[str, int, bool, int]],
     ids: Mapping[tuple[str, int, bool, int], int],
-    partitions: Mapping[PartitionKey, list[QueueRow]],
+    partitions: Mapping[PartitionKey, list[RowRun]],
 ) -> Iterator[list[int | bytearray]]:
     """The rows of `partitions`, in the order of the table's columns."""
     width = len(sql.COPY_TYPES)
-    for key, (partition_key, rows) in zip(keys, partitions.items(), strict=True):
-        values = row_values(ids[key], key[3], partition_checksum(*partition_key), rows)
-        yield from (values[at : at + width] for at in range(0, len(values), width))
+    for key, (partition_key, runs) in zip(keys, partitions.items(), strict=True):
+        for run in runs:
+            values = row_values(ids[key], key[3], partition_checksum(*partition_key), run)
+            yield from (values[at : at + width] for at in range(0, len(values), width))
 
 
 def _shown(url: str) -> str:

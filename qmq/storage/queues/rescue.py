@@ -18,10 +18,10 @@ from qmq.errors import LogBroken, Malformed
 from qmq.model.dots import Dot
 from qmq.storage.disk.disk import write_durably
 from qmq.storage.format.queue_store import QueueRow
-from qmq.storage.format.row_checksum import is_sound
 from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
 from qmq.storage.queues.database_reads import partition_of
-from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
+from qmq.storage.queues.plan import PartitionRow
+from qmq.storage.queues.rows import runs_of, sound_row
 from qmq.storage.queues.scan import PARTITIONS_ALL, is_partition_sound, read_tombstones
 from qmq.storage.queues.sqlite_sql import COLUMNS
 from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
@@ -119,11 +119,11 @@ def _rescue(old: Path, new: SqliteQueueStore) -> int:
             count += 1
             size += len(row.headers) + len(row.body)
             if len(rows) >= _SLICE_ROWS or size >= _SLICE_BYTES:
-                new.apply(rows, {}, [], [], NOWHERE)
+                new.apply(runs_of(rows), {}, [], [], NOWHERE)
                 rows, size = [], 0
         # The journal may have dropped settles whose messages come later.
         tombstones = _sound_tombstones(reader)
-    new.apply(rows, {}, tombstones, [], NOWHERE)
+    new.apply(runs_of(rows), {}, tombstones, [], NOWHERE)
     return count
 
 
@@ -148,22 +148,10 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
                 for raw in reader.execute(
                     f"SELECT {COLUMNS} FROM messages WHERE lane = ? ORDER BY sequence {direction}", (partition.id,)
                 ):
-                    row = _row(partition, raw)
+                    row = sound_row(partition, raw)
                     if row is not None and row.dot.sequence not in seen:
                         seen.add(row.dot.sequence)
                         yield row
                 break
             except sqlite3.Error:
                 continue  # Read from the other end, as far as possible.
-
-
-def _row(partition: PartitionRow, raw: Raw) -> QueueRow | None:
-    """None: it is damaged."""
-    try:
-        _, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body = raw
-        dot = Dot(partition.origin, unsigned(sequence))
-        times = (unsigned(timestamp_us), flags, -partition.rank, due_us, expires_us)
-        row = QueueRow(dot, partition.queue, *times, headers, body, attempts, exact)
-    except (TypeError, ValueError):
-        return None
-    return row if is_sound(partition.checksum, row, checksum) else None

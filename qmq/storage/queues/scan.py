@@ -12,7 +12,8 @@ from typing import Final
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues.database_reads import partition_of
-from qmq.storage.queues.plan import PartitionRow, Raw, unsigned
+from qmq.storage.queues.plan import PartitionRow, unsigned
+from qmq.storage.queues.rows import Raw
 from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, WIDTHS
 
 PARTITIONS_ALL: Final = """SELECT messages, bytes, lanes.id, queue, rank, delayed, origin, node, incarnation, checksum

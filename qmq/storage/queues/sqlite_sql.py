@@ -60,6 +60,9 @@ def m001_first(database: Database) -> None:
 KNOWN_MIGRATIONS: Final = frozenset({"m001_first"})
 
 INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO NOTHING"
+INSERT_RUN: Final = """INSERT INTO messages
+    SELECT ?, column1, ?, column2, ?, ?, ?, ?, column3, column4, ?, column5 FROM (VALUES {}) WHERE true
+    ON CONFLICT (lane, sequence) DO NOTHING"""
 OPEN_PARTITIONS: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
     ON CONFLICT (queue, rank, delayed, origin)
     DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes"""
@@ -122,9 +125,10 @@ SIZE: Final = "SELECT sum(length(headers) + length(body)) FROM ({})"
 # Two aggregates over the same rows see them in the same order, so lengths and bytes agree; a blob comes through
 # group_concat byte for byte.
 IN_ONE: Final = """SELECT
-    json_group_array(
-        json_array(lane, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum,
-            length(headers), length(body))),
+    json_group_array(CASE WHEN due_us | expires_us | exact | attempts
+        THEN json_array(lane, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum,
+            length(headers), length(body))
+        ELSE json_array(lane, sequence, timestamp_us, flags, checksum, length(headers), length(body)) END),
     CAST(group_concat(headers || body, '') AS BLOB) FROM ({})"""
 HEADS: Final = """WITH wanted (n, queue) AS (VALUES {})
     SELECT json_group_array(json_array(n, lanes.id, rank, delayed, messages, bytes)) FROM wanted CROSS JOIN lanes
@@ -156,6 +160,7 @@ DEEPEST: Final = """SELECT queue FROM lanes JOIN origins ON origins.id = lanes.o
 
 WIDTHS: Final = {
     INSERT: 12,
+    INSERT_RUN: 5,
     OPEN_PARTITIONS: 7,
     PARTITION_IDS: 5,
     PARTITIONS_OF: 3,

@@ -23,18 +23,18 @@ from typing import Final
 from qmq.errors import LogBroken, Malformed
 from qmq.model.dots import Dot, Origin
 from qmq.storage.disk.sqlite import closed_by_an_error, is_damage, medium, open_migrated, open_reader
-from qmq.storage.format.queue_store import QueueRow
+from qmq.storage.format.queue_store import RowRun
 from qmq.storage.format.row_checksum import partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
 from qmq.storage.queues.database_reads import Place
 from qmq.storage.queues.plan import (
+    RUN_MIN,
     PartitionKey,
-    Raw,
     origin_columns,
-    row_values,
     unsigned,
 )
+from qmq.storage.queues.rows import RUN_WIDTH, Raw, counts_of, row_values, run_values, split_rows
 from qmq.storage.queues.scan import read_position, read_tombstones, walk
 
 MOVABLE: Final = "PRAGMA auto_vacuum=2"
@@ -119,22 +119,29 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         with self._medium():
             return shrink(self._database.conn)
 
-    def _insert(self, partitions: dict[PartitionKey, list[QueueRow]], added: dict[Origin, int]) -> None:
+    def _insert(self, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
         opening: list[Value] = []
         wanted: list[Value] = []
-        for index, ((queue, rank, delayed, origin), rows) in enumerate(partitions.items()):
-            number = self._number(origin, added)
-            partition = partition_checksum(queue, rank, delayed, origin)
-            opening += (queue, rank, delayed, number, len(rows), sum([len(row.body) for row in rows]), partition)
+        numbers: list[tuple[int, int]] = []
+        for index, ((queue, rank, delayed, origin), runs) in enumerate(partitions.items()):
+            number, shared = self._number(origin, added), partition_checksum(queue, rank, delayed, origin)
+            numbers.append((number, shared))
+            opening += (queue, rank, delayed, number, *counts_of(runs), shared)
             wanted += (index, queue, rank, delayed, number)
         self._run(sql.OPEN_PARTITIONS, 7, opening)
         ids = {index: partition for index, partition in self._ask(sql.PARTITION_IDS, 5, wanted)}
-        flat: list[Value] = []
-        count = 0
-        for index, (key, rows) in enumerate(partitions.items()):
-            count += len(rows)
-            flat += row_values(ids[index], self._number(key.origin, added), partition_checksum(*key), rows)
-        if self._run(sql.INSERT, 12, flat) != count:
+        short: list[Value] = []
+        count = changed = 0
+        for index, runs in enumerate(partitions.values()):
+            number, shared = numbers[index]
+            for run in runs:
+                count += len(run.records)
+                if len(run.records) < RUN_MIN:
+                    short += row_values(ids[index], number, shared, run)
+                else:
+                    once = (ids[index], number, run.flags, run.due_us, run.expires_us, run.exact, run.attempts)
+                    changed += self._run(sql.INSERT_RUN, RUN_WIDTH, run_values(shared, run), once)
+        if changed + self._run(sql.INSERT, 12, short) != count:
             # Some rows existed: the disk has lost synced journal, and peers send it again.
             self._run(sql.RECOUNT, 1, list(ids.values()))
 
@@ -163,11 +170,12 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
     def _ask_rows(self, statement: str, rows: Sequence[tuple[Value, ...]]) -> list[list[int]]:
         return self._ask(statement, len(rows[0]) if rows else 1, list(chain.from_iterable(rows)))
 
-    def _run(self, template: str, width: int, flat: Sequence[Value]) -> int:
-        """Execute `template` for `flat`, rows of `width` values one after another. Return how many rows changed."""
+    def _run(self, template: str, width: int, flat: Sequence[Value], once: tuple[Value, ...] = ()) -> int:
+        """Execute `template` for `once` and `flat`, rows of `width` values one after another. Return how many rows
+        changed."""
         changed = 0
         for statement, part in self._parts(template, width, flat):
-            changed += self._database.conn.execute(statement, part).rowcount
+            changed += self._database.conn.execute(statement, (*once, *part)).rowcount
         return changed
 
     def _ask(self, template: str, width: int, flat: Sequence[Value]) -> list[list[int]]:
@@ -213,34 +221,24 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         Reads all of it, and keeps other readers waiting. Raises Malformed.
         """
         with self._snapshot() as reader:
-            return walk(reader, lambda partition, raw: self._row(reader, partition, raw) is not None)
+            return walk(reader, lambda partition, raw: bool(self._intact(reader, partition, [raw])))
 
     def tombstones(self) -> set[Dot]:
         with self._snapshot() as reader:
             return read_tombstones(reader)
 
-    def _rows(self, reader: sqlite3.Connection, statement: str, parameters: tuple[int, ...]) -> list[Raw]:
-        """What `statement` selects (`sqlite_sql.COLUMNS`), in its order."""
-        size = reader.execute(sql.SIZE.format(statement), parameters).fetchone()[0]
+    def _rows(
+        self, reader: sqlite3.Connection, statement: str, parameters: tuple[int, ...], size: int | None = None
+    ) -> list[Raw]:
         if size is None:
-            return []
-        if size > _PIECE_BYTES_MAX:
+            size = reader.execute(sql.SIZE.format(statement), parameters).fetchone()[0]
+        if size is None or size > _PIECE_BYTES_MAX:
             return reader.execute(statement, parameters).fetchall()
-        meta, data = reader.execute(sql.IN_ONE.format(statement), parameters).fetchone()
-        data = data or b""
-        rows: list[Raw] = []
-        place = 0
+        columns, data = reader.execute(sql.IN_ONE.format(statement), parameters).fetchone()
         try:
-            for *numbers, headers, body in json.loads(meta):
-                middle = place + headers
-                end = middle + body
-                rows.append((*numbers, data[place:middle], data[middle:end]))
-                place = end
+            return split_rows(json.loads(columns), data or b"")
         except (TypeError, ValueError) as error:
             raise self._broken(f"rows of the queue store cannot be read: {error}") from error
-        if place != len(data):
-            raise self._broken("rows of the queue store cannot be read: their lengths are wrong")
-        return rows
 
     def _one(self, connection: sqlite3.Connection, place: Place) -> Raw | None:
         found: Raw | None = connection.execute(sql.ONE, place).fetchone()

@@ -17,6 +17,7 @@ from qmq.storage.format.batch import (
     encode_batch,
     read_head,
     record_slices,
+    unpack_records,
     verify_batch,
 )
 from qmq.storage.format.record import pack_envelope, pack_record
@@ -123,6 +124,23 @@ def test_records_that_contradict_their_head_are_refused() -> None:
         verify_batch(data)
         with pytest.raises(CorruptLog, match="was expected"):
             batch_records(data)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        [*records(1, 2), b"\x95" + records(3, 1)[0][1:-7]],  # an array of five
+        [*records(1, 2), b"\xc0"],
+        [*records(1, 2), records(3, 1)[0][:-1]],
+        [*records(1, 2), records(3, 1)[0] + b"\xc0"],
+    ],
+)
+def test_a_batch_whose_records_are_not_records_is_refused_as_a_whole(packed: list[bytes]) -> None:
+    data = encode_batch(A, packed, 1, 3, 1, 2)
+    head = verify_batch(data)
+
+    with pytest.raises(CorruptLog, match="not the 3 records"):
+        unpack_records(head, data)
 
 
 def test_lengths_that_do_not_add_up_are_refused() -> None:

@@ -13,6 +13,7 @@ from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.choice import QUEUES_FILE, open_queue_store, stored_rows
+from qmq.storage.queues.rows import runs_of
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.store import open_store
 from tests.support.postgres import Server
@@ -49,7 +50,7 @@ def test_nodes_with_schemas_of_their_own_share_a_database(postgres: Server) -> N
     first = module.PostgresQueueStore(postgres.fresh_schema(), "a")
     second = module.PostgresQueueStore(postgres.fresh_schema(), "b")
 
-    first.apply([ROW], {}, [], [], 7)
+    first.apply(runs_of([ROW]), {}, [], [], 7)
 
     assert (first.position(), second.position()) == (7, 0)
     assert second.is_empty("a")
@@ -70,7 +71,7 @@ def test_the_tables_of_another_node_are_refused(postgres: Server) -> None:
 def test_later_steps_change_the_tables_and_keep_the_messages(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     url = postgres.fresh_schema()
     store = module.PostgresQueueStore(url, "a")
-    store.apply([ROW], {}, [], [], 7)
+    store.apply(runs_of([ROW]), {}, [], [], 7)
     store.close()
     steps = (*sql.STEPS, "CREATE TABLE qmq_later (id integer)", "INSERT INTO qmq_later VALUES (1)")
     monkeypatch.setattr(sql, "STEPS", steps)
@@ -118,7 +119,7 @@ def test_a_missing_schema_is_a_storage_error(postgres: Server) -> None:
 
 def test_a_server_that_goes_away_breaks_the_store_and_nothing_is_half_done(postgres: Server, url: str) -> None:
     store = module.PostgresQueueStore(url, "a")
-    store.apply([ROW], {}, [], [], 1)
+    store.apply(runs_of([ROW]), {}, [], [], 1)
     postgres.stop()
     store._watch.seconds_max = 0.5
 
@@ -138,9 +139,9 @@ def test_a_server_that_goes_away_breaks_the_store_and_nothing_is_half_done(postg
 def test_rows_that_were_there_among_new_ones_are_kept_and_counted_once(postgres: Server) -> None:
     store = module.PostgresQueueStore(postgres.fresh_schema(), "a")
     rows = [ROW._replace(dot=Dot(A, n)) for n in range(1, 2000)]
-    store.apply(rows[:1000], {}, [], [], 1)
+    store.apply(runs_of(rows[:1000]), {}, [], [], 1)
 
-    store.apply(rows[500:], {}, [], [], 2)
+    store.apply(runs_of(rows[500:]), {}, [], [], 2)
 
     assert store.listing("a", None, 9) == [("/queue/q", 1999, 4 * 1999)]
     store.close()
@@ -188,11 +189,11 @@ def test_a_node_that_changes_to_postgresql_takes_its_backlog_with_it(postgres: S
 def test_what_an_interrupted_copy_has_left_is_not_taken_for_messages(postgres: Server, tmp_path: Path) -> None:
     url = postgres.fresh_schema()
     half = module.PostgresQueueStore(url, "a")
-    half.apply([ROW], {}, [Dot(B, 9)], [], 0)
+    half.apply(runs_of([ROW]), {}, [Dot(B, 9)], [], 0)
     half.close()
     with closing(SqliteQueueStore(tmp_path / QUEUES_FILE)) as old:
         # ROW was settled meanwhile.
-        old.apply([ROW._replace(dot=Dot(A, 2))], {}, [], [], 9)
+        old.apply(runs_of([ROW._replace(dot=Dot(A, 2))]), {}, [], [], 9)
 
     store = open_queue_store(tmp_path, url, "a")
 
@@ -211,7 +212,7 @@ def test_reads_for_operators_outlive_a_lost_connection(
     postgres: Server, url: str, read: Callable[[QueueStore], bool]
 ) -> None:
     store = module.PostgresQueueStore(url, "a")
-    store.apply([ROW], {}, [], [], 1)
+    store.apply(runs_of([ROW]), {}, [], [], 1)
     store._cut()
 
     assert read(store)
@@ -222,7 +223,7 @@ def test_calls_outlive_a_restart_of_the_server_and_connections_that_it_ends(post
     store = module.PostgresQueueStore(url, "a")
     rows = [ROW._replace(dot=Dot(A, n)) for n in range(1, 6)]
     for n, row in enumerate(rows, start=1):
-        store.apply([row], {}, [], [], n)
+        store.apply(runs_of([row]), {}, [], [], n)
         if n % 2:
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(
@@ -255,7 +256,7 @@ def test_a_transaction_that_is_cut_in_the_midst_of_it_is_made_whole(postgres: Se
             store._cut()
 
     store._insert = cut
-    store.apply([ROW], {}, [], [], 7)
+    store.apply(runs_of([ROW]), {}, [], [], 7)
 
     assert (cuts, store.position()) == (0, 7)
     assert store.listing("a", None, 9) == [("/queue/q", 1, 4)]
@@ -276,12 +277,12 @@ def test_a_commit_whose_answer_is_lost_is_not_done_twice(postgres: Server, url: 
         changed(*arguments)
 
     store._changed = lose
-    store.apply([ROW], {}, [Dot(B, 9)], [], 7)
+    store.apply(runs_of([ROW]), {}, [Dot(B, 9)], [], 7)
 
     assert (losses, store.position()) == (0, 7)
     assert store.listing("a", None, 9) == [("/queue/q", 1, 4)]
     assert store.tombstones() == {Dot(B, 9)}
-    store.apply([ROW._replace(dot=Dot(A, 2))], {"/queue/q": [ROW.dot]}, [], [], 8)
+    store.apply(runs_of([ROW._replace(dot=Dot(A, 2))]), {"/queue/q": [ROW.dot]}, [], [], 8)
     assert store.listing("a", None, 9) == [("/queue/q", 1, 4)]
     store.close()
 
@@ -291,7 +292,7 @@ def test_a_server_that_hangs_breaks_the_store_when_its_time_is_over(
 ) -> None:
     monkeypatch.setattr(module, "CONNECT_SECONDS", 2)
     store = module.PostgresQueueStore(url, "a")
-    store.apply([ROW], {}, [], [], 1)
+    store.apply(runs_of([ROW]), {}, [], [], 1)
 
     with postgres.paused():
         store._watch.seconds_max = 1.0
@@ -306,7 +307,7 @@ def test_a_server_that_hangs_breaks_the_store_when_its_time_is_over(
 
 def test_a_database_that_comes_back_older_is_not_written_to(postgres: Server, url: str) -> None:
     store = module.PostgresQueueStore(url, "a")
-    store.apply([ROW], {}, [], [], 10)
+    store.apply(runs_of([ROW]), {}, [], [], 10)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE qmq_progress SET position = 5, checksum = %s", (number_checksum(5),))
     store._cut()

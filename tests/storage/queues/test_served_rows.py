@@ -6,6 +6,7 @@ from pathlib import Path
 from qmq.model.dots import Dot, Origin
 from qmq.model.levels import EXACT_LEVEL
 from qmq.storage.format.queue_store import QueueRow
+from qmq.storage.queues.rows import runs_of
 from qmq.storage.queues.served_rows import ServedRows
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from tests.fakes.disk import MemoryDisk
@@ -20,7 +21,7 @@ def row(origin: Origin, sequence: int, queue: str = "/queue/q", *, due_us: int =
 
 def served(*rows: QueueRow, nodes: str = "ba") -> ServedRows:
     store = MemoryQueueStore(MemoryDisk())
-    store.apply(rows, {}, (), (), 1)
+    store.apply(runs_of(rows), {}, (), (), 1)
     return ServedRows(store, nodes)
 
 
@@ -62,7 +63,7 @@ def test_few_pages_of_exact_numbers_are_held_at_once_however_many_nodes_and_inca
     origins = [Origin(node, 1 + number) for node in "abc" for number in range(20)]
     for position, origin in enumerate(origins, 1):
         one = row(origin, 1)._replace(priority=level, exact=5, body=bytes(size))
-        store.apply([one._replace(dot=Dot(origin, 1 + n)) for n in range(limit)], {}, (), (), position)
+        store.apply(runs_of([one._replace(dot=Dot(origin, 1 + n)) for n in range(limit)]), {}, (), (), position)
     rows = ServedRows(store, "abc")
 
     tracemalloc.start()
@@ -82,7 +83,7 @@ def test_few_pages_of_due_messages_are_held_at_once_however_many_priorities_and_
     for position, (origin, priority) in enumerate(places, 1):
         first = 1 + limit * priority
         one = row(origin, 1, due_us=position)._replace(priority=priority, body=bytes(size))
-        store.apply([one._replace(dot=Dot(origin, first + n)) for n in range(limit)], {}, (), (), position)
+        store.apply(runs_of([one._replace(dot=Dot(origin, first + n)) for n in range(limit)]), {}, (), (), position)
     rows = ServedRows(store, "abc")
 
     tracemalloc.start()
@@ -126,7 +127,7 @@ def test_what_is_due_and_what_has_expired_comes_in_the_order_of_time() -> None:
 def test_times_of_a_node_whose_clock_is_ahead_or_behind_are_read_by_ours() -> None:
     store = MemoryQueueStore(MemoryDisk())
     rows = [row(A, 1, due_us=130), row(B, 1, due_us=20), row(A, 2, expires_us=109), row(B, 2, expires_us=8)]
-    store.apply(rows, {}, (), (), 1)
+    store.apply(runs_of(rows), {}, (), (), 1)
     served = ServedRows(store, "ab", {"a": -100})
 
     assert served.heads(["/queue/q"], 25)["/queue/q"].next_due_us == 30

@@ -6,6 +6,7 @@ from pathlib import Path
 from qmq.model.dots import Dot, Origin
 from qmq.storage.disk.sqlite import PAGE_BYTES
 from qmq.storage.format.queue_store import QueueRow
+from qmq.storage.queues.rows import runs_of
 from qmq.storage.queues.sqlite_store import FREE_PAGES_KEPT, STEP_PAGES, SqliteQueueStore
 
 Q = "/queue/q"
@@ -21,7 +22,7 @@ def body(sequence: int) -> bytes:
 
 def fill(store: SqliteQueueStore) -> None:
     rows = [QueueRow(Dot(A, n), Q, n, 0, 4, 0, 0, b"", body(n)) for n in range(1, BACKLOG + 1)]
-    store.apply(rows, {}, (), (), 1)
+    store.apply(runs_of(rows), {}, (), (), 1)
 
 
 def drain(store: SqliteQueueStore, sequences: Iterable[int]) -> None:
