@@ -128,7 +128,7 @@ def test_each_verb_is_described_with_its_options() -> None:
     assert {verb_of(f"{CONTROL}{path}")[0] for path in described} == set(VERBS.values())
     assert set(described["kick/{id}"]["post"]) >= {"operationId", "summary", "parameters", "responses"}
     options = {one["name"]: one for one in described["purge/queue/{name}"]["post"]["parameters"]}
-    assert set(options) == {"name", "selector", "count", "scope", "dry_run"}
+    assert set(options) == {"name", "selector", "count", "ids", "scope", "dry_run"}
     assert options["count"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 10**12}
 
 
