@@ -336,15 +336,18 @@ async def test_connections_are_bounded_per_address_and_given_back(autojump_clock
         assert error.head.headers["error-code"] == "too-many-connections"
 
 
-async def test_the_node_beats_as_agreed_and_notices_silence(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("asked", "agreed"), [("1000,2000", "2000,1000"), ("1000,0", "0,1000"), ("1000,60000", "60000,1000")]
+)
+async def test_the_node_beats_as_agreed_and_notices_silence(autojump_clock: MockClock, asked: str, agreed: str) -> None:
     async with Rig(limits={"heartbeat_grace": 2.0}).run() as rig:
         client = await rig.dial()
-        answer = await client.log_in(heart_beat="1000,2000")
+        answer = await client.log_in(heart_beat=asked)
         began = trio.current_time()
 
         await client.until_closed()
 
-        assert answer.head.headers["heart-beat"] == "2000,1000"
+        assert answer.head.headers["heart-beat"] == agreed
         assert 1.9 <= trio.current_time() - began < 3.5
         await eventually(lambda: not rig.alive.sessions)
 

@@ -158,6 +158,7 @@ def test_a_gap_notice_has_exact_bounds_and_is_settled_by_its_ack() -> None:
     assert missing == [(B, 4, 9), (C, 0, 2)]
     assert durable_subscriptions.gaps(reader.attachment, [Dot(B, 9), Dot(C, 2)]) == []
     assert sequences(reader.offer(B, 8, 9, 10)) == [10]
+    assert durable_subscriptions.gaps(reader.attachment, [Dot(B, 9), Dot(C, 5)]) == [(C, 2, 5)]
 
 
 def test_what_was_acknowledged_out_of_order_is_not_missing() -> None:

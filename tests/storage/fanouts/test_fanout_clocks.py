@@ -41,6 +41,26 @@ def test_an_origin_whose_clock_is_wrong_has_its_records_kept_as_long_as_any_othe
     assert NOW + HOUR_US // 2 < due_us <= NOW + HOUR_US // 2 + 3
 
 
+def test_no_segment_is_dropped_before_the_time_that_a_checkpoint_says() -> None:
+    store = open_small(MemoryDisk())
+    now_us = NOW
+    for minute in range(27):
+        now_us = NOW + minute * 60 * 1_000_000
+        store.journal.append([stamped(A, minute + 1, now_us)])
+        store.checkpoint(store.journal.end, now_us, {}, HALF_AN_HOUR)
+
+    left = [27]
+    while left[-1]:
+        due_us = store.checkpoint(store.journal.end, now_us, {}, HALF_AN_HOUR).retention_due_us
+        store.checkpoint(store.journal.end, due_us - 1, {}, HALF_AN_HOUR)
+        assert len(bodies(store)) == left[-1]
+        now_us = due_us
+        store.checkpoint(store.journal.end, now_us, {}, HALF_AN_HOUR)
+        left.append(len(bodies(store)))
+
+    assert left == sorted(left, reverse=True) and len(set(left)) > 5
+
+
 @pytest.mark.parametrize("ahead_us", [-HOUR_US, HOUR_US])
 def test_one_wrong_clock_does_not_change_how_long_the_records_of_others_are_kept(ahead_us: int) -> None:
     store = open_small(MemoryDisk())

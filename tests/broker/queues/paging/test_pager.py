@@ -22,7 +22,7 @@ from qmq.errors import Refused
 from qmq.model.dots import Dot, Origin
 
 from ...paging_rig import OLD, RED, WANTS_RED, PagedNode
-from ...rig import JOBS, SECOND_US, envelope
+from ...rig import JOBS, SECOND_US, Node, envelope
 
 PAGE, WINDOW = 3, 4
 TWENTY = b"priority:6\nbeanstalk-priority:20\n"
@@ -882,3 +882,26 @@ def test_memory_only_messages_cost_an_eviction_and_a_count_nothing() -> None:
         assert paging._known_in_store(jobs) == 0
 
     assert steps[1] < 2 * steps[0]
+
+
+def test_what_the_store_has_of_an_earlier_life_may_have_been_seen_until_it_is_known_that_it_was_not() -> None:
+    node = Node()
+    paging, own = node.queues.paging, node.queues.origin
+    before = own._replace(incarnation=own.incarnation + 1)
+
+    assert not paging.leaves_unseen([own, before])
+    assert paging.leaves_unseen([own, Origin("b", 1)])
+    paging.is_unseen = True
+    assert paging.leaves_unseen([own, before])
+
+
+def test_what_a_consumer_has_is_seen() -> None:
+    node = Node()
+    node.queues.paging.is_unseen = True
+    client = node.client()
+    client.subscribe()
+    node.send(b"1")
+
+    assert not node.queues.paging.leaves_unseen([])
+    client.ack_all()
+    assert node.queues.paging.leaves_unseen([])
