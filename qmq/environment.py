@@ -1,7 +1,7 @@
 """The environment of a node: clock, random numbers, network and blocking calls, as interfaces.
 
 `qmq.node` implements them for real; tests/simulation implements them on a virtual clock with one seed for everything.
-So a whole node can run in a simulation. `server` and `replication` read clocks, draw numbers, open sockets and start
+So a whole node can run in a simulation. A running node reads clocks, draws numbers, opens sockets and starts
 threads only through them. (Waiting uses trio's own clock, which a test replaces as a whole.)
 """
 

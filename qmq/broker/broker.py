@@ -24,6 +24,7 @@ from qmq.broker.messages.limits import DEFAULT_LIMITS, BrokerLimits
 from qmq.broker.messages.message import DeadLetter, Envelope, Fact, Gap, Message
 from qmq.broker.messages.receipt_levels import QUORUM, disks_of, strongest, with_quorum
 from qmq.broker.messages.rules import DEFAULT_RULES, QueueRules
+from qmq.broker.messages.sent_run import SentRun
 from qmq.broker.queues.bulk_settlement import BulkSettlement
 from qmq.broker.queues.dead_letters import Route
 from qmq.broker.queues.lending.borrowing import Borrowing
@@ -205,34 +206,33 @@ class Broker:
             return False
         now_us = out.now_us
         origin = self.origin
-        messages: list[Message] = []
+        totals, name = self.totals, envelope.destination
+        (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += len(bodies)
         if durable:
-            sequence = self.next_sequence
-            for body in bodies:
-                messages.append(Message(envelope, body, origin, sequence, now_us))
-                sequence += 1
-            self.next_sequence = sequence
+            numbered = enumerate(bodies, self.next_sequence)
+            messages = [Message(envelope, body, origin, sequence, now_us) for sequence, body in numbered]
+            self.next_sequence += len(bodies)
             out.records.extend(messages)
             out.record_bytes += body_bytes + len(bodies) * (len(envelope.headers) + RECORD_OVERHEAD_BYTES)
             if envelopes is not None:
                 out.record_bytes += sum([len(one.headers) - len(envelope.headers) for one in envelopes])
         else:
-            sequence = self.memory_sequence
-            for body in bodies:
-                sequence += 1
-                messages.append(Message(envelope, body, origin, -sequence, now_us))
-            self.memory_sequence = sequence
+            sent = SentRun(envelope, bodies, origin, self.memory_sequence + 1, now_us)
+            self.memory_sequence += len(bodies)
+            if kind is TOPIC and envelopes is None:
+                self.topic_router.publish_run(sent, out)
+                return True
+            messages = sent.messages
         if envelopes is not None:
             for message, one in zip(messages, envelopes, strict=True):
                 message.envelope = one
             if out.sent is not None:
                 out.sent.extend([(message, False) for message in messages])
-        totals, name = self.totals, envelope.destination
-        (totals.by_name.get(name) or totals.begin(name, now_us)).accepted += len(bodies)
         if kind is QUEUE:
             self.queues.intake.push_run(messages, out)
         elif kind is TOPIC:
-            self.topic_router.publish_run(messages, out)
+            for message in messages:
+                self.topic_router.publish(message, out)
         else:
             out.publish_fanout_run(envelope.destination, messages)
             self.subscriptions.count_selecting(envelope, out)

@@ -13,6 +13,7 @@ from qmq.broker.consumers.light_subscriptions import PREFIXES_MAX, LightSubscrip
 from qmq.broker.consumers.subscription import Ack, Delivery, FanoutDelivery, Subscription
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.receipt_levels import FSYNC
+from qmq.broker.messages.sent_run import SentRun
 from qmq.broker.messages.totals import Totals
 from qmq.broker.queues.dead_letter_history import THROUGH
 from qmq.errors import ProtocolError, Refused
@@ -84,6 +85,21 @@ def tail_of(message: Message) -> bytes:
             tail = b"%bm%d%b%d\n\n%b\0\n" % (envelope.wire_lead, -sequence, wire, len(body), body)
         message.tail = tail
     return tail
+
+
+def tails_of_run(sent: SentRun) -> list[bytes]:
+    """`tail_of` each of these; remembered."""
+    tails = sent.tails
+    if tails is None:
+        envelope = sent.envelope
+        if envelope.wire_origin is not sent.origin:
+            _write_for(envelope, sent.origin)
+        lead, wire = envelope.wire_lead, envelope.wire
+        tails = sent.tails = [
+            b"%bm%d%b%d\n\n%b\0\n" % (lead, number, wire, len(body), body)
+            for number, body in enumerate(sent.bodies, sent.first)
+        ]
+    return tails
 
 
 def _write_for(envelope: Envelope, origin: Origin) -> None:
@@ -230,6 +246,9 @@ class StompEncoder:
         if version is Version.V12:
             return [message.tail or tail_of(message) for message in messages]
         return [tail_for(message, version) for message in messages]
+
+    def tails_of(self, sent: SentRun) -> list[bytes]:
+        return tails_of_run(sent) if self.version is Version.V12 else self.tails(sent.messages)
 
     def marked(self, tail: bytes, name: str, value: str) -> bytes:
         return encode_headers([(name, value)], self.version) + tail

@@ -11,6 +11,7 @@ from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.subscription import Delivery, FanoutDelivery, Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import FSYNC
+from qmq.broker.messages.sent_run import SentRun
 from qmq.broker.messages.totals import Totals
 from qmq.errors import ProtocolError, Refused
 
@@ -33,6 +34,9 @@ class Encoder(Protocol):
 
     def tails(self, messages: list[Message]) -> list[bytes]:
         """Each message without the prefix of its subscription, in the order in which the client gets them."""
+
+    def tails_of(self, sent: SentRun) -> list[bytes]:
+        """As `tails`, of messages that were sent as one."""
 
     def marked(self, tail: bytes, name: str, value: str) -> bytes:
         """A tail with one more header line."""
@@ -72,6 +76,9 @@ class NoMessages:
 
     def tails(self, messages: list[Message]) -> list[bytes]:
         return []
+
+    def tails_of(self, sent: SentRun) -> list[bytes]:
+        return self.tails(sent.messages)
 
     def marked(self, tail: bytes, name: str, value: str) -> bytes:
         return tail

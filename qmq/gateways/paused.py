@@ -1,4 +1,4 @@
-"""What a gateway is given; why it stopped in front of a command, and the commands that are left."""
+"""What a gateway is given, and which SENDs of it are one run; why it stopped before a command, and what is left."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from qmq.broker.consumers.orders import Order
 from qmq.broker.consumers.subscription import StartAt
 from qmq.gateways.bound_queues import BoundQueue
-from qmq.wire.stomp import Frame
+from qmq.wire.stomp import Frame, Sends
 
 Command = Frame | Order
 """What a gateway obeys: a SEND, with the header block that its message shares with others of its sender, or an order.
@@ -39,3 +39,31 @@ class Paused(NamedTuple):
     start: tuple[str, StartAt] | None = None
     """The fanout, and where in its log."""
     queue: str = ""
+
+
+def begins_run(commands: list[Command], at: int) -> bool:
+    """Whether the SEND there is one of several with one header block: gathered ones, or followed by another."""
+    command = commands[at]
+    if isinstance(command, Sends):
+        return True
+    following = commands[at + 1]
+    return isinstance(command, Frame) and isinstance(following, Frame) and following.head is command.head
+
+
+def run_at(commands: list[Command], begin: int) -> tuple[list[bytes], list[str], int]:
+    """All of the run that begins there: bodies, receipts that are asked for, and how many commands it is."""
+    first = commands[begin]
+    assert isinstance(first, Frame)
+    bodies: list[bytes] = []
+    receipts: list[str] = []
+    for at in range(begin, len(commands)):
+        command = commands[at]
+        if not isinstance(command, Frame) or command.head is not first.head:
+            return bodies, receipts, at - begin
+        if isinstance(command, Sends):
+            bodies.extend(command.bodies)
+        else:
+            bodies.append(command.body)
+            if command.receipt is not None:
+                receipts.append(command.receipt)
+    return bodies, receipts, len(commands) - begin

@@ -30,13 +30,13 @@ from qmq.gateways.encode import STOMP_ENCODERS
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.error_frames import KEEP_OPEN_CODES
 from qmq.gateways.headers import nack_reason, required
-from qmq.gateways.paused import Command, Paused, PauseReason
+from qmq.gateways.paused import Command, Paused, PauseReason, begins_run, run_at
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.retries import Repeats
 from qmq.gateways.rules import Rules
 from qmq.gateways.send_plans import SendPlan, SendPlans
 from qmq.gateways.subscribe_frames import SubscribeFrames
-from qmq.wire.stomp import Acks, Frame, Head, Version
+from qmq.wire.stomp import Acks, Frame, Head, Sends, Version
 
 PLANNED_COPY_COST: Final = 25
 """What working out one copy of a message costs, in the unit of `Outcome.cost`: its headers are encoded."""
@@ -142,6 +142,10 @@ class StompGateway:
             try:
                 if isinstance(command, Acks):
                     acks.acknowledge_all(command, out)
+                elif isinstance(command, Sends) and not (may_run and self._may_send(command)):
+                    commands = [*commands[:at], *command.one_by_one(), *commands[at + 1 :]]
+                    count = len(commands)
+                    continue
                 elif isinstance(command, Frame):
                     head = command.head
                     plan = head.memo
@@ -156,13 +160,14 @@ class StompGateway:
                         if sends is not None and plan.envelope.destination not in sends:
                             self._rights.check_send(plan.envelope.destination)
                         if plan.may_run:
-                            following = commands[at + 1] if may_run and at + 1 < count else None
-                            if isinstance(following, Frame) and following.head is head:
+                            if may_run and (at + 1 < count or isinstance(command, Sends)) and begins_run(commands, at):
                                 taken = self._send_run(plan, commands, at, out)
                                 if taken:
                                     at += taken
                                     continue
                                 may_run = False
+                                if isinstance(command, Sends):
+                                    continue
                         elif plan.key is not None and not self.repeats.may_append(plan, now_us):
                             return self.repeats.pause(commands[at:], now_us)
                         elif plan.is_mandatory and self._is_unknown(plan.envelope.destination):
@@ -287,21 +292,19 @@ class StompGateway:
 
         0, with nothing changed, when one of them might be refused, or go elsewhere: then each is asked about.
         """
-        first = commands[start]
-        assert isinstance(first, Frame)
-        head = first.head
-        run: list[Frame] = []
-        for at in range(start, len(commands)):
-            command = commands[at]
-            if not isinstance(command, Frame) or command.head is not head:
-                break
-            run.append(command)
-        if not self._broker.send_run(plan.envelope, [frame.body for frame in run], out):
+        bodies, receipts, count = run_at(commands, start)
+        if not self._broker.send_run(plan.envelope, bodies, out):
             return 0
-        receipts = [frame.receipt for frame in run if frame.receipt is not None]
         if receipts:
             out.receipt_run(receipts, plan.level)
-        return len(run)
+        return count
+
+    def _may_send(self, sends: Sends) -> bool:
+        """Whether these, which the client may send, can be looked at as one."""
+        plan, allowed = sends.head.memo, self._rights.sends
+        if not isinstance(plan, SendPlan) or plan.generation != self._rules.generation or not plan.may_run:
+            return False
+        return allowed is None or plan.envelope.destination in allowed
 
     def send_answer(self, request: Frame, headers: Mapping[str, str], body: bytes, now_us: int, out: Outcome) -> None:
         """Answer a SEND to a control destination: `headers` in its RECEIPT, `body` to its `reply-to`.

@@ -28,7 +28,7 @@ from qmq.sessions.client_requests import CONTROL, ClientRequests
 from qmq.sessions.clients.refusals import Refusals
 from qmq.sessions.clients.session import ClientSession
 from qmq.settings.limits.usage import ClientUsages
-from qmq.wire.stomp import Connection, Frame, Version
+from qmq.wire.stomp import Connection, Frame, Sends, Version
 
 log = logging.getLogger("qmq.session")
 
@@ -124,6 +124,8 @@ class FrameLoop:
 
     async def _obey_in_portions(self, frames: list[Command]) -> None:
         session = self._session
+        # Each SEND counts.
+        frames = [one for frame in frames for one in (frame.one_by_one() if isinstance(frame, Sends) else (frame,))]
         is_last = False
         while not is_last:
             session.waits_for_slot = True

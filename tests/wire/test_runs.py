@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from qmq.wire.stomp import Acks, Connection, Frame, Limits, Role
+from qmq.wire.stomp import Acks, Connection, Frame, Limits, Role, Sends
 from qmq.wire.stomp.runs import NUMBER_DIGITS_MAX, learn_ack
 from tests.wire.support import code, fed, logged_in, pieces_of, value, values
 
@@ -29,6 +29,10 @@ def test_nul_bytes_are_no_frame_after_login(count: int, before: bytes) -> None:
 
     assert len(frames) == before.count(b"\0")
     assert code(connection) == "unknown-command"
+
+
+def one_by_one(frames: Iterable[Frame]) -> list[Frame]:
+    return [one for frame in frames for one in (frame.one_by_one() if isinstance(frame, Acks | Sends) else [frame])]
 
 
 def acks(numbers: Iterable[int], form: bytes = b"ACK\nid:%d\n\n\0") -> bytes:
@@ -70,8 +74,7 @@ def test_acks_mean_the_same_gathered_or_one_by_one(form: bytes, size: int, odd: 
     expected = fed(plain, pieces_of(data, size))
     gathered = fed(gathering, pieces_of(data, size))
 
-    single = [one for frame in gathered for one in (frame.one_by_one() if isinstance(frame, Acks) else [frame])]
-    assert values(single) == values(expected)
+    assert values(one_by_one(gathered)) == values(expected)
     assert code(gathering) == code(plain)
 
 
@@ -125,3 +128,70 @@ def test_any_number_of_heart_beats_between_frames_is_passed_over(size: int) -> N
     frames = fed(logged_in(), pieces_of(frame + b"".join(each + frame for each in beats), size))
 
     assert [one.body for one in frames] == [b"\nx\n"] * 7
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"SEND\nd:1\n\n%b\0",
+        b"SEND\nd:1\n\n%b\0\n",
+        b"SEND\nd:1\ncontent-length:%d\n\n%b\0",
+        b"SEND\nd:1\ncontent-length:%d\n\n%b\0\n",
+        b"SEND\r\nd:1\r\ncontent-length:%d\r\n\r\n%b\0\r\n",
+        b"SEND\nd:1\nreceipt:r\n\n%b\0",
+        b"SEND\nd:1\nreceipt:r\ncontent-length:%d\n\n%b\0",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [],
+        [b"longer than the others"],
+        [b""],
+        # As if another frame of the same kind began within a body.
+        [b"\0SEND\nd:1\n\nx", b"a\0SEND\nd:1\ncontent-length:6\n\nbcdefg", b"\0\0\0\0\0\0"],
+    ],
+)
+def test_sends_mean_the_same_gathered_or_one_by_one(form: bytes, size: int, odd: list[bytes]) -> None:
+    bodies = [*[b"body%02d" % n for n in range(20)], *odd, *[b"BODY%02d" % n for n in range(20)], b"", b"", b""]
+    data = b"".join(form % ((len(body), body) if b"%d" in form else (body,)) for body in bodies)
+    plain, gathering = logged_in(), logged_in(gathers=True)
+
+    expected = fed(plain, pieces_of(data, size))
+    gathered = fed(gathering, pieces_of(data, size))
+
+    assert values(one_by_one(gathered)) == values(expected)
+    assert code(gathering) == code(plain)
+
+
+@pytest.mark.parametrize("length", [b"", b"content-length:1\n"])
+def test_a_read_full_of_alike_sends_is_two_frames_once_their_form_is_known(length: bytes) -> None:
+    connection = logged_in(gathers=True)
+    frame = b"SEND\nd:1\n" + length + b"\n%b\0"
+    connection.receive(frame % b"a" * 6)
+
+    run, last = connection.receive(b"".join(frame % b"%d" % (n % 10) for n in range(100)))
+
+    assert isinstance(run, Sends)
+    assert run.bodies == [b"%d" % (n % 10) for n in range(99)]
+    assert value(last) == value(run.one_by_one()[9])
+
+
+@pytest.mark.parametrize("before", [b"", b"SEND\na:1\n\nx\0" * 4])
+def test_a_body_without_a_length_is_bounded_in_a_run_too(before: bytes) -> None:
+    limits = Limits(body_bytes_max=10)
+    connection = logged_in(limits=limits, gathers=True)
+
+    frames = fed(connection, [before, b"SEND\na:1\n\n%b\0" % (b"x" * 10) + b"SEND\na:1\n\n%b\0" % (b"x" * 11) * 3])
+
+    assert [one.body for one in one_by_one(frames)][-1] == b"x" * 10
+    assert code(connection) == "body-too-large"
+
+
+def test_no_client_gets_gathered_sends_unasked() -> None:
+    connection = logged_in()
+
+    frames = connection.receive(b"SEND\na:1\n\nx\0" * 100)
+
+    assert [type(frame) for frame in frames] == [Frame] * 100

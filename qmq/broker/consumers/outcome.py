@@ -13,6 +13,7 @@ from qmq.broker.consumers.subscription import Ack, Asks, Attachment, Delivery, S
 from qmq.broker.messages.lifecycle import Back
 from qmq.broker.messages.message import Message, OwnRecord
 from qmq.broker.messages.receipt_levels import FSYNC
+from qmq.broker.messages.sent_run import SentRun
 from qmq.errors import Refused
 from qmq.model.cursors import Move
 from qmq.model.deletions import Deletion
@@ -59,14 +60,35 @@ class Eviction(NamedTuple):
 
 
 class TopicRun:
-    """Messages to one destination, in order, for the same subscribers. `retained`: last values, marked as such."""
+    """Messages to one destination, in order, for the same subscribers. `retained`: last values, marked as such.
 
-    __slots__ = ("messages", "retained", "subscriptions")
+    `sent` has the messages as one object; each is made when it is asked for.
+    """
 
-    def __init__(self, subscriptions: tuple[Subscriber, ...], messages: list[Message], retained: bool = False) -> None:
+    __slots__ = ("_messages", "retained", "sent", "subscriptions")
+
+    def __init__(
+        self,
+        subscriptions: tuple[Subscriber, ...],
+        messages: list[Message],
+        retained: bool = False,
+        sent: SentRun | None = None,
+    ) -> None:
         self.subscriptions = subscriptions
-        self.messages = messages
+        self._messages = messages
         self.retained = retained
+        self.sent = sent
+
+    @property
+    def messages(self) -> list[Message]:
+        return self._messages if self.sent is None else self.sent.messages
+
+    @property
+    def destination(self) -> str:
+        return (self._messages[0] if self.sent is None else self.sent).envelope.destination
+
+    def __len__(self) -> int:
+        return len(self._messages) if self.sent is None else len(self.sent.bodies)
 
 
 class FanoutRun:
@@ -277,18 +299,15 @@ class Outcome:
     def publish_topic(self, subscriptions: tuple[Subscriber, ...], message: Message) -> None:
         """Deliver `message` to `subscriptions`; merges with the run before it when they are the same tuple."""
         runs = self.topic_runs
-        if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
-            runs[-1].messages.append(message)
+        last = runs[-1] if runs else None
+        if last is not None and last.subscriptions is subscriptions and not last.retained and last.sent is None:
+            last.messages.append(message)
         else:
             runs.append(TopicRun(subscriptions, [message]))
 
-    def publish_topic_run(self, subscriptions: tuple[Subscriber, ...], messages: list[Message]) -> None:
-        """As `publish_topic`, for all of these; keeps the list."""
-        runs = self.topic_runs
-        if runs and runs[-1].subscriptions is subscriptions and not runs[-1].retained:
-            runs[-1].messages.extend(messages)
-        else:
-            runs.append(TopicRun(subscriptions, messages))
+    def publish_topic_run(self, subscriptions: tuple[Subscriber, ...], sent: SentRun) -> None:
+        """As `publish_topic`, for all of these."""
+        self.topic_runs.append(TopicRun(subscriptions, [], sent=sent))
 
     def publish_value(self, subscriptions: tuple[Subscriber, ...], message: Message) -> None:
         """Deliver the last value of a topic to subscribers that did not get it when it was set."""

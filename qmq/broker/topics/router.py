@@ -8,7 +8,8 @@ from typing import TypeVar
 from qmq.broker.consumers.light_subscriptions import Subscriber
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.messages.limits import BrokerLimits
-from qmq.broker.messages.message import Message, Retain
+from qmq.broker.messages.message import Envelope, Message, Retain
+from qmq.broker.messages.sent_run import SentRun
 from qmq.broker.selectors import SelectorCosts
 from qmq.broker.topics.patterns import VISITS_MAX, PatternTable
 from qmq.broker.topics.retained import RetainedValues
@@ -75,31 +76,31 @@ class TopicRouter:
             else:
                 run.append(message)
 
-    def publish_run(self, messages: list[Message], out: Outcome) -> None:
+    def publish_run(self, sent: SentRun, out: Outcome) -> None:
         """As `publish`, for messages to one topic that leave its last value alone."""
-        name = messages[0].envelope.destination
+        name = sent.envelope.destination
         subscribers = _match(self.topics, name, out)
         if subscribers:
-            out.publish_topic_run(subscribers, messages)
+            out.publish_topic_run(subscribers, sent)
             if self.selecting:
-                out.selector_cost += self._cost_of(subscribers, messages[0])
+                out.selector_cost += self._cost_of(subscribers, sent.envelope)
         for peer in _match(self.interest, name, out):
-            out.peer_topics.setdefault(peer, []).extend(messages)
+            out.peer_topics.setdefault(peer, []).extend(sent.messages)
 
     def _deliver(self, message: Message, out: Outcome) -> None:
         subscribers = _match(self.topics, message.envelope.destination, out)
         if subscribers:
             out.publish_topic(subscribers, message)
             if self.selecting:
-                out.selector_cost += self._cost_of(subscribers, message)
+                out.selector_cost += self._cost_of(subscribers, message.envelope)
 
-    def _cost_of(self, subscribers: tuple[Subscriber, ...], message: Message) -> int:
-        """What it costs to evaluate the selectors of all of these for `message`."""
+    def _cost_of(self, subscribers: tuple[Subscriber, ...], envelope: Envelope) -> int:
+        """What it costs to evaluate the selectors of all of these for a message with this envelope."""
         # Messages to one topic mostly come one after the other, and its subscribers are one object until they change.
         if subscribers is not self._matched:
             self._matched = subscribers
             self._matched_costs = SelectorCosts([one.selector for one in subscribers])
-        return self._matched_costs.of(len(message.envelope.headers))
+        return self._matched_costs.of(len(envelope.headers))
 
     # Peers
 
@@ -120,7 +121,7 @@ class TopicRouter:
             if subscribers:
                 out.publish_value(subscribers, message)
                 if self.selecting:
-                    out.selector_cost += self._cost_of(subscribers, message)
+                    out.selector_cost += self._cost_of(subscribers, message.envelope)
 
 
 def _match(table: PatternTable[T], name: str, out: Outcome) -> tuple[T, ...]:

@@ -13,10 +13,9 @@ from functools import partial
 import trio
 
 from qmq.broker.broker import Broker
-from qmq.broker.consumers.light_subscriptions import LightSubscriptions, Subscriber
-from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome
+from qmq.broker.consumers.light_subscriptions import LightSubscriptions
+from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome, TopicRun
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
-from qmq.broker.messages.message import Message
 from qmq.broker.messages.totals import COUNTED_KINDS
 from qmq.broker.selectors import Selector, selected
 from qmq.engine.commit.receipts import Receipts
@@ -101,7 +100,7 @@ class Dispatcher:
             self.selecting.deliver(out)
         else:
             for run in out.topic_runs:
-                self._send_topic(run.subscriptions, run.messages, run.retained)
+                self._send_topic(run)
         for subscription, deliveries in out.deliveries_now.items():
             self._send_queue(subscription, deliveries)
 
@@ -225,26 +224,20 @@ class Dispatcher:
             outbox.flush()
             session.finish()
 
-    def _send_topic(
-        self,
-        subscriptions: tuple[Subscriber, ...],
-        messages: list[Message],
-        is_retained: bool,
-        asked: Selector | None = None,
-    ) -> None:
-        """`messages` are those that match the selector `asked`."""
+    def _send_topic(self, run: TopicRun, asked: Selector | None = None) -> None:
+        """The messages of `run` are those that match the selector `asked`."""
         if self.retained_delivery.walking:
-            self.retained_delivery.deliver_first(subscriptions, messages)
+            self.retained_delivery.deliver_first(run.subscriptions, run.messages)
         encoded: dict[tuple[bytes, Encoder, Selector | None], bytes] = {}
-        name = messages[0].envelope.destination
+        name = run.destination
         delivered = 0
-        for subscription in subscriptions:
+        for subscription in run.subscriptions:
             session = self._sessions.get(subscription.session)
             if session is None or subscription.closed or session.finishing:
                 continue
             selector = subscription.selector
-            wanted = messages if selector is None or selector is asked else selected(selector, messages)
-            if not wanted:
+            wanted = run if selector is None or selector is asked else _selected(selector, run)
+            if not len(wanted):
                 continue
             encoder = session.encoder
             if isinstance(subscription, LightSubscriptions):
@@ -252,7 +245,7 @@ class Dispatcher:
                 if not prefix:
                     continue  # The session has unsubscribed from this topic.
             elif subscription.buffer is not None:
-                self._buffers.deliver(session, subscription, _tails(encoder, wanted, is_retained))
+                self._buffers.deliver(session, subscription, _tails(encoder, wanted))
                 delivered += len(wanted)
                 self._touched[session] = None
                 continue
@@ -261,7 +254,7 @@ class Dispatcher:
             key = (prefix, encoder, selector)
             data = encoded.get(key)
             if data is None:
-                data = encoded[key] = encoder.run(prefix, _tails(encoder, wanted, is_retained))
+                data = encoded[key] = encoder.run(prefix, _tails(encoder, wanted))
             outbox = session.outbox
             if outbox.size > self._outbox_bytes_max and self._is_too_slow(session):
                 continue
@@ -341,9 +334,15 @@ class Dispatcher:
         return session.finishing
 
 
-def _tails(encoder: Encoder, messages: list[Message], is_retained: bool) -> list[bytes]:
-    tails = encoder.tails(messages)
-    return [encoder.marked(tail, *RETAINED) for tail in tails] if is_retained else tails
+def _selected(selector: Selector, run: TopicRun) -> TopicRun:
+    return TopicRun(run.subscriptions, selected(selector, run.messages), run.retained)
+
+
+def _tails(encoder: Encoder, run: TopicRun) -> list[bytes]:
+    if run.sent is not None:
+        return encoder.tails_of(run.sent)
+    tails = encoder.tails(run.messages)
+    return [encoder.marked(tail, *RETAINED) for tail in tails] if run.retained else tails
 
 
 def body_bytes(deliveries: list[Delivery]) -> int:

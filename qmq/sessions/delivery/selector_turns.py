@@ -28,7 +28,7 @@ SEND_COST = 5
 log = logging.getLogger("qmq.selector_turns")
 
 
-Deliver = Callable[[tuple[Subscriber, ...], list[Message], bool, Selector | None], None]
+Deliver = Callable[[TopicRun, Selector | None], None]
 """Puts messages into the outboxes of subscribers; the messages match the selector."""
 
 
@@ -111,13 +111,13 @@ class SelectorTurns:
         partly: list[tuple[Subscriber, int]] = []
         for selector, group in groups.items():
             if selector is None:
-                self._deliver(tuple(group), messages, is_retained, None)
+                self._deliver(TopicRun(tuple(group), messages, is_retained), None)
                 continue
             wanted: list[Message] = []
             at, selector_cost = select_within(selector, messages, 0, left, wanted)
             left -= selector_cost
             if wanted:
-                self._deliver(tuple(group), wanted, is_retained, selector)
+                self._deliver(TopicRun(tuple(group), wanted, is_retained), selector)
             if at:
                 partly += [(subscriber, at) for subscriber in group if at < len(messages)]
             else:
@@ -179,7 +179,7 @@ class SelectorTurns:
                 else:
                     wanted = messages
                 if wanted:
-                    self._deliver((subscriber,), wanted, share.is_retained, selector)
+                    self._deliver(TopicRun((subscriber,), wanted, share.is_retained), selector)
                 if at < len(messages):
                     # The others have not been evaluated for these yet.
                     share.subscribers.pop()

@@ -10,6 +10,7 @@ from qmq.wire.stomp.cache import HeadCaches as HeadCaches
 from qmq.wire.stomp.connection import Connection as Connection
 from qmq.wire.stomp.frames import Acks as Acks
 from qmq.wire.stomp.frames import Frame as Frame
+from qmq.wire.stomp.frames import Sends as Sends
 from qmq.wire.stomp.head import Head as Head
 from qmq.wire.stomp.heartbeat import negotiate_heartbeat as negotiate_heartbeat
 from qmq.wire.stomp.heartbeat import parse_heartbeat as parse_heartbeat

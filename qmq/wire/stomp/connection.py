@@ -33,7 +33,7 @@ class Connection:
         *,
         gathers: bool = False,
     ) -> None:
-        """`gathers`: many ACKs may come as one `Acks` instead of a Frame each."""
+        """`gathers`: many frames may come as one `Acks` or `Sends` instead of a Frame each."""
         self.error: RemoteProtocolError | None = None
         self.error_receipt: str | None = None
         self._dialogue = Dialogue(role)

@@ -1,4 +1,4 @@
-"""One decoded frame, or many ACKs that differ in their number only."""
+"""One decoded frame, or many: ACKs that differ in their number only, SENDs that differ in their body only."""
 
 from qmq.wire.stomp.head import Head
 
@@ -39,3 +39,17 @@ class Acks(Frame):
             Frame(Head(head.command, {**head.headers, "id": number.decode()}, head.version), b"", None)
             for number in self.numbers
         ]
+
+
+class Sends(Frame):
+    """SENDs with one header block and without a receipt, which came one after the other. `bodies` are theirs."""
+
+    __slots__ = ("bodies",)
+
+    def __init__(self, head: Head, bodies: list[bytes]) -> None:
+        super().__init__(head, b"", None)
+        self.bodies = bodies
+
+    def one_by_one(self) -> list[Frame]:
+        """The same as frames of their own."""
+        return [Frame(self.head, body, None) for body in self.bodies]

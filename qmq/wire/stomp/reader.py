@@ -52,6 +52,7 @@ class Reader:
         "_expects_login",
         "_gathers",
         "_has_gathered",
+        "_has_gathered_sends",
         "_head_version",
         "_last_known",
         "_learns",
@@ -64,17 +65,16 @@ class Reader:
     )
 
     def __init__(self, dialogue: Dialogue, limits: Limits, caches: HeadCaches, gathers: bool = False) -> None:
-        """`gathers`: ACKs that differ in their number only may come as one `Acks`."""
+        """`gathers`: ACKs that differ in their number only may come as one `Acks`, alike SENDs as one `Sends`."""
         self._dialogue = dialogue
         self._gathers = gathers
         # Looked for once in a chunk: what has no end of it in sight must not be searched again and again.
-        self._has_gathered = False
+        self._has_gathered = self._has_gathered_sends = False
         self._limits = limits
         self._caches = caches
         self._received = 0
-        # No look-ups until the version is known, and none on the client's side, where no two heads are equal.
-        self._cache = HeadCache()
-        self._lookup_bytes_max = -1
+        # No look-ups until the version is known, nor on the client's side, where no two heads are equal.
+        self._cache, self._lookup_bytes_max = HeadCache(), -1
         self._head_version = Version.V10
         self._expects_login = dialogue.role is Role.SERVER
         self._learns = False
@@ -87,11 +87,10 @@ class Reader:
         self._unchecked_bytes_max = min(
             limits.header_line_bytes_max, limits.header_bytes_max, 3 * limits.header_count_max, CACHED_BLOCK_BYTES_MAX
         )
-        # A frame whose head is incomplete.
-        self._partial = PartialHead(limits, dialogue.role)
         self._body_bytes_max = limits.body_bytes_max
         self._checks = FrameChecks(dialogue, limits)
-        # A frame whose body is incomplete.
+        # A frame whose head, or whose body, is incomplete.
+        self._partial = PartialHead(limits, dialogue.role)
         self._body = PartialBody(self._checks)
         # The header block in hand, for failed_receipt().
         self._block = b""
@@ -112,7 +111,7 @@ class Reader:
         elif self._partial:
             chunk = self._partial.extend(data)
         self._blank_line = -1
-        self._has_gathered = not self._gathers
+        self._has_gathered = self._has_gathered_sends = not self._gathers
         while pos < len(chunk):
             pos = self._read_repeated(chunk, pos, frames)
             if pos < len(chunk):
@@ -178,6 +177,11 @@ class Reader:
                     if receipt is None or "\\" in receipt:
                         return pos
                     body_at = hole_end + len(trail)
+                elif not self._has_gathered_sends:
+                    self._has_gathered_sends = True
+                    begin, pos = pos, self._send_run.gather(chunk, pos, self._body_bytes_max, frames)
+                    if pos > begin:
+                        continue
             elif chunk.startswith(ack_lead, pos):
                 ack_run = self._ack_run
                 if not self._has_gathered and ack_run.between:

@@ -6,6 +6,10 @@ value that changes, so the reader can compare instead of search. A run that does
 that fits must give exactly the result of a full parse of the same bytes.
 """
 
+from itertools import chain, takewhile
+from struct import iter_unpack
+
+from qmq.wire.stomp.frames import Frame, Sends
 from qmq.wire.stomp.head import CachedBlock, Head
 from qmq.wire.stomp.version import Version
 
@@ -23,6 +27,7 @@ NUMBER_DIGITS_MAX = 18
 
 LF = 10
 
+
 NEVER = b"\0\0"
 """No valid frame begins like this: the lead of a run that was not learned yet. A client may still send it, so the
 other fields of such a run send these bytes to the slow path too, which refuses them."""
@@ -32,14 +37,49 @@ ENDLESS = 1 << 62
 
 
 class SendRun:
-    """A SEND: `lead`, then either the body, or (with `trail`) a receipt's value, `trail`, and the body."""
+    """A SEND: `lead`, then either the body, or (with `trail`) a receipt's value, `trail`, and the body.
 
-    __slots__ = ("known", "lead", "trail")
+    `between` stands between the bodies of two without a receipt that follow each other; b"" with a receipt.
+    """
+
+    __slots__ = ("between", "known", "lead", "trail")
 
     def __init__(self, lead: bytes, trail: bytes, known: CachedBlock) -> None:
         self.lead = lead
         self.trail = trail
         self.known = known
+        self.between = b"" if trail else b"\0" + lead
+
+    def gather(self, chunk: bytes, pos: int, bytes_max: int, frames: list[Frame]) -> int:
+        """Append those at `pos` that can be taken together to `frames`; returns where the next frame begins."""
+        bodies = self.bodies(chunk, pos, bytes_max)
+        if len(bodies) < 2:
+            return pos
+        frames.append(Sends(self.known.head, bodies))
+        return pos + sum(map(len, bodies)) + len(bodies) * len(self.between)
+
+    def bodies(self, chunk: bytes, pos: int, bytes_max: int) -> list[bytes]:
+        """The bodies of those that stand at `pos` one after the other, but for the last; up to one that is irregular.
+
+        Each ends where a parse of its frame finds the end: behind its declared length, or at its first NUL.
+        """
+        between = self.between
+        tail = chunk[pos + len(self.lead) :]
+        length = self.known.length
+        if length < 0:
+            bodies = tail.split(between)
+            bodies.pop()
+            return list(takewhile(lambda body: 0 not in body and len(body) <= bytes_max, bodies))
+        step = length + len(between)
+        rows = tail[: len(tail) // step * step]
+        if not rows:
+            return []
+        # As if all were regular; what joins to the same bytes is.
+        bodies = list(chain.from_iterable(iter_unpack(b"%ds%dx" % (length, len(between)), rows)))
+        if rows.endswith(between) and rows.startswith(between.join(bodies)):
+            return bodies
+        ends = range(length, len(rows), step)
+        return bodies[: sum(1 for _ in takewhile(lambda end: rows.startswith(between, end), ends))]
 
 
 class AckRun:

@@ -182,6 +182,21 @@ async def test_a_durable_subscription_is_deleted_by_a_user_that_may_subscribe(au
         assert await answer(await log_in(rig, "client"), delete) == "done"
 
 
+async def test_each_of_alike_messages_is_refused_once_the_permission_is_taken_away(autojump_clock: MockClock) -> None:
+    async with Rig(users=users("none"), permissions=(may("none", "send,subscribe", "/topic/t"),)).run() as rig:
+        sender = await rig.connect(login="none", passcode="secret", on_error="keep-open")
+        listener = await log_in(rig, "none")
+        assert await answer(listener, subscribe("/topic/t")) == "done"
+        await sender.send(*[send("/topic/t", "1")] * 5)
+        assert [(await listener.next("MESSAGE")).body for _ in range(5)] == [b"1"] * 5
+
+        await redefine(rig.alive, permissions=(may("none", "subscribe", "/topic/t"),))
+        await sender.send(*[send("/topic/t", "2")] * 5)
+
+        codes = [(await sender.any()).head.headers["error-code"] for _ in range(5)]
+        assert codes == ["not-allowed"] * 5
+
+
 async def test_a_permission_that_is_taken_away_ends_the_subscription_and_loses_nothing(
     autojump_clock: MockClock,
 ) -> None:

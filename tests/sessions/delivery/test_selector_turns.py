@@ -6,8 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.broker.consumers.light_subscriptions import Subscriber
-from qmq.broker.consumers.outcome import TURN_COST, Outcome
+from qmq.broker.consumers.outcome import TURN_COST, Outcome, TopicRun
 from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
@@ -168,10 +167,8 @@ class Told:
             out.publish_topic(to or self.subscribers, Message(envelope, body, Origin("a", 1), -1, 0))
         self.selecting.deliver(out)
 
-    def _tell(
-        self, subscribers: tuple[Subscriber, ...], messages: list[Message], mark: bytes, asked: Selector | None
-    ) -> None:
-        self.told += [(subscriber.session, message.body) for subscriber in subscribers for message in messages]
+    def _tell(self, run: TopicRun, asked: Selector | None) -> None:
+        self.told += [(one.session, message.body) for one in run.subscriptions for message in run.messages]
 
     async def rest(self) -> None:
         """Tell what waits."""

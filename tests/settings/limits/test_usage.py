@@ -52,6 +52,17 @@ async def test_a_fast_sender_is_slowed_to_its_rate_and_gets_no_error(
         assert await seconds_for(ann, 100) == pytest.approx(4.0, abs=0.2)
 
 
+async def test_each_of_alike_messages_without_a_receipt_counts(autojump_clock: MockClock) -> None:
+    async with rig_of(UserLimitSettings(user="ann", messages_per_second_max=20)).run() as rig:
+        ann = await log_in(rig)
+        began = trio.current_time()
+
+        await ann.send(*[send("/queue/q", "x")] * 100, send("/queue/q", "", "last"))
+        await ann.receipt()
+
+        assert trio.current_time() - began == pytest.approx(4.0, abs=0.2)
+
+
 async def test_messages_come_evenly_and_not_each_read_at_its_end(autojump_clock: MockClock) -> None:
     async with rig_of(UserLimitSettings(user="ann", messages_per_second_max=20)).run() as rig:
         ann = await log_in(rig)

@@ -13,6 +13,7 @@ from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.subscription import Delivery, FanoutDelivery, Subscription
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Message
+from qmq.broker.messages.sent_run import SentRun
 from qmq.broker.messages.totals import Totals
 from qmq.broker.queues.dead_letter_history import came_through
 from qmq.broker.selectors import properties_of
@@ -114,6 +115,9 @@ class AmqpEncoder:
             routing, properties = self._contents.of(message.envelope, self.vhost)
             found.append(b"%b%b%b%b" % (LENGTHS.pack(len(routing), len(properties)), routing, properties, message.body))
         return found
+
+    def tails_of(self, sent: SentRun) -> list[bytes]:
+        return self.tails(sent.messages)
 
     def marked(self, tail: bytes, name: str, value: str) -> bytes:
         return tail
