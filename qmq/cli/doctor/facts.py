@@ -30,6 +30,8 @@ class MeshFacts(NamedTuple):
     """The queues of dead letters, with rates."""
     unmatched: list[str] | None
     """Patterns of policies that match no destination."""
+    archives: list[str]
+    """Names of the archives that the mesh has defined; none if the user may not ask for them."""
 
 
 def ask_mesh(node: Endpoint) -> MeshFacts:
@@ -49,17 +51,18 @@ def ask_mesh(node: Endpoint) -> MeshFacts:
         queues=queues,
         dead_letters=[row for rows in counted for row in rows or () if row.get("destination") in dead],
         unmatched=None if policies is None else _unmatched(node, [str(row["name"]) for row in policies]),
+        archives=[str(row["name"]) for row in _rows(node, "definitions/list/archive", "definitions") or ()],
     )
 
 
 def _rows(node: Endpoint, request: str, key: str, headers: Headers = ()) -> list[Facts] | None:
-    """The rows of an answer; None if the user has no right to it."""
+    """The rows of an answer; None if the user has no right to it, or if the node is older than what is asked."""
     try:
         with node.connect() as client:
             rows: list[Facts] = ask_over(client, request, headers).get(key, [])
             return rows
     except ServerError as error:
-        if error.code != "not-allowed":
+        if error.code not in ("not-allowed", "bad-definition"):
             raise
         return None
 

@@ -25,6 +25,7 @@ def findings_of_mesh(facts: MeshFacts) -> list[DoctorFinding]:
         *_queues(facts),
         *_dead_letters(facts),
         *_definitions(facts),
+        *_archives(facts),
     ]
 
 
@@ -134,3 +135,12 @@ def _definitions(facts: MeshFacts) -> Iterator[DoctorFinding]:
         message = "this user may not see all queues and policies: these were not checked"
         advice = "Log in as an administrator, or use --data on the machine of a node."
         yield DoctorFinding("info", "rights", message, advice)
+
+
+def _archives(facts: MeshFacts) -> Iterator[DoctorFinding]:
+    """Nodes raise a condition for an archive that is behind; of one that nothing has ever filled they know nothing."""
+    readers = {row.get("name") for node in facts.nodes.values() for row in node.get("readers", ())}
+    for name in facts.archives:
+        if name not in readers:
+            message = "no archiver has reported to a node that answers, since it was started"
+            yield DoctorFinding("warning", f"archive {name}", message, "Start `qmq archive`, or see its log.")

@@ -18,6 +18,7 @@ ANSWERS = {
     "conditions": {"conditions": []},
     "list/queue/": {"destinations": [QUEUE]},
     "definitions/list/policy": {"definitions": POLICIES},
+    "definitions/list/archive": {"definitions": [{"name": "all", "value": {"table": "/data/archive"}}]},
     "list/queue/failed": {"destinations": [DEAD]},
     "list/queue/dead-letters": {"destinations": []},
     "list/queue/jobs.": {"destinations": [{"destination": "/queue/jobs.a"}]},
@@ -34,8 +35,9 @@ def test_the_whole_mesh_is_asked_over_one_node(run: Run) -> None:
         "error  c  does not answer",
         "error  /queue/failed  2 dead letters, 0.5 more each second",
         "warning  /queue/jobs  3 messages and no consumer, the oldest for 01:00:00",
+        "warning  archive all  no archiver has reported to a node that answers, since it was started",
         "info  /queue/old.*  this policy matches no destination now",
-        "2 errors, 1 warning",
+        "2 errors, 2 warnings",
     ]
     asked = [request.head.headers for request in node.received if request.head.command == "SEND"]
     assert all(one["scope"] == "mesh" for one in asked if "definitions" not in one["destination"])
@@ -47,7 +49,7 @@ def test_what_the_user_may_not_ask_is_left_out_and_said(run: Run) -> None:
 
     found = json.loads(result.stdout)
     assert found["checked"] == "mesh"
-    assert [one["where"] for one in found["findings"]] == ["c", "/queue/jobs", "rights"]
+    assert [one["where"] for one in found["findings"]] == ["c", "/queue/jobs", "archive all", "rights"]
 
 
 def test_a_user_without_a_right_to_observe_gets_the_refusal(run: Run) -> None:

@@ -39,6 +39,7 @@ def mesh(nodes: Mapping[str, dict[str, Any]] = {}, /, **changes: Any) -> MeshFac
         queues=[],
         dead_letters=[],
         unmatched=[],
+        archives=[],
     )
     return healthy._replace(**changes)
 
@@ -156,3 +157,12 @@ def test_the_most_urgent_comes_first_and_a_severity_of_a_later_version_counts_as
     assert [one.severity for one in in_order(given)] == ["critical", "disaster", "warning", "info"]
     assert shown(given[:1]) == ["info  x  m", "    do"]
     assert summary(given) == "2 errors, 1 warning"
+
+
+def test_an_archive_that_nothing_has_filled_is_a_warning() -> None:
+    filled = node("b", readers=[{"name": "all", "behind": 3, "seconds": None, "connected": False}])
+
+    assert found(mesh({"b": filled}, archives=["all"])) == []
+    assert found(mesh({"b": filled}, archives=["all", "eu"])) == [
+        ("warning", "archive eu", "no archiver has reported to a node that answers, since it was started")
+    ]
