@@ -99,7 +99,11 @@ class QmqBroker(DramatiqBroker):
         return message
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30000) -> dramatiq.Consumer:
-        return QmqConsumer(self.client, self._destination(queue_name), prefetch, timeout / 1000)
+        """Raises ConnectionClosed, too, when no node has the subscription within `timeout_seconds`."""
+        destination = self._destination(queue_name)
+        with _errors_of_dramatiq():
+            subscription = self.client.subscribe(destination, prefetch=prefetch, timeout_seconds=self.timeout_seconds)
+            return QmqConsumer(subscription, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
         """Drop what waits in a queue, on all nodes. Needs the right to operate it."""
@@ -142,11 +146,10 @@ class QmqBroker(DramatiqBroker):
 class QmqConsumer(dramatiq.Consumer):
     """Prefetches up to `prefetch` messages; they return to their queue when it is closed."""
 
-    def __init__(self, client: blocking.Client, destination: str, prefetch: int, timeout_seconds: float) -> None:
+    def __init__(self, subscription: blocking.Subscription, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
         self._opened = ExitStack()
-        with _errors_of_dramatiq():
-            self._messages = self._opened.enter_context(client.subscribe(destination, prefetch=prefetch))
+        self._messages = self._opened.enter_context(subscription)
 
     def __next__(self) -> "QmqMessage | None":
         try:
