@@ -360,6 +360,8 @@ class StompGateway:
             transactions.begin(self.session_id, order.transaction)
         elif isinstance(order, Commit):
             level = None if order.level is None else asked_level(order.level, self._rules.level_max)
+            if self._rules.level_max == ACCEPTED:
+                level = ACCEPTED  # Also with a message to a topic, which needs no disk, and whose level is higher.
             if order.is_quorum:
                 asks_quorum("quorum", self._rules.level_max)
             name = order.transaction

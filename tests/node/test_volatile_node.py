@@ -67,6 +67,16 @@ async def test_sends_of_a_transaction_are_answered_with_its_commit(autojump_cloc
         assert await levels_of(client, 2) == {"in": "accepted", "committed": "accepted"}
 
 
+async def test_a_message_to_a_topic_in_the_transaction_hides_nothing(autojump_clock: MockClock) -> None:
+    async with Rig(data=MEMORY).run() as rig:
+        client = await rig.connect()
+        both = [send("/queue/q", "one", "in", transaction="t"), send("/topic/t", "", transaction="t")]
+
+        await client.send("BEGIN\ntransaction:t\n\n", *both, COMMIT)
+
+        assert await levels_of(client, 2) == {"in": "accepted", "committed": "accepted"}
+
+
 @pytest.mark.parametrize("level", ["fsync", "replicas=1"])
 async def test_a_level_that_needs_a_disk_is_refused(autojump_clock: MockClock, level: str) -> None:
     async with Rig(data=MEMORY).run() as rig:
