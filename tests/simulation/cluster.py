@@ -149,7 +149,7 @@ class Member:
         self._fabric = fabric
         self._pauses = pauses
         self._trace = trace
-        self._disk_seconds = plan.disk_seconds
+        self._disk_seconds = 0.0 if self.is_forgetful else plan.disk_seconds
         self._skew_us = plan.skews_us[plan.nodes.index(name)]
         self._environment: SimulatedWorld | None = None
         self._scope = trio.CancelScope()
@@ -316,7 +316,9 @@ class Member:
             self._environment.skew_us = self._skew_us
 
     def slow_disk(self, seconds: float | None) -> None:
-        """From now on a disk call takes up to `seconds`; None: what the plan says."""
+        """From now on a disk call takes up to `seconds`; None: what the plan says. Memory is never slow."""
+        if self.is_forgetful:
+            return
         self._disk_seconds = self._plan.disk_seconds if seconds is None else seconds
         if self._environment is not None:
             self._environment.disk_seconds = self._disk_seconds

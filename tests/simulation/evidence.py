@@ -30,10 +30,11 @@ Held = dict[Dot, str]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """In one instant, what was on the disk of `node` and is not any more."""
+    """In one instant, what was on the disk of `node`, or in its memory if that is all it has, and is not any more."""
 
     node: str
     dots: frozenset[Dot]
+    was_on_disk: bool
 
 
 @dataclass(slots=True)
@@ -53,9 +54,9 @@ class AllowedLosses:
         return {loss.node for loss in self.losses}
 
     def disks_of(self, message: Sent) -> int:
-        """How many nodes had a lost message, and lost it."""
+        """How many nodes had a lost message on their disk, and lost it. A node without a disk is no copy."""
         dot = self.ids[message.id]
-        return len({loss.node for loss in self.losses if dot in loss.dots})
+        return len({loss.node for loss in self.losses if loss.was_on_disk and dot in loss.dots})
 
     def lost(self, member: Member, members: Iterable[Member], records: Held) -> None:
         """Call this in the instant in which `member` has lost `records` from its disk."""
@@ -82,7 +83,7 @@ class AllowedLosses:
         self.hidden = still
 
     def _lose(self, member: Member, only: Held, records: Held) -> None:
-        self.losses.append(Loss(member.name, frozenset(records)))
+        self.losses.append(Loss(member.name, frozenset(records), not member.is_forgetful))
         self.dots |= only.keys()
         self.ids.update({message_id: dot for dot, message_id in only.items() if message_id})
 

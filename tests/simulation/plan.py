@@ -190,7 +190,8 @@ class Family(Enum):
         "cut one way": 1,
         "pause": 2,
         "slow disks": 1,
-        "wipe": 3,
+        "wipe": 2,
+        "wipe with memory": 3,
     }
     """The last node has no disk: it forgets everything each time it ends. A minority of the others may lose theirs."""
     NONE = dict[str, int]()
@@ -405,7 +406,7 @@ class _Draw:
         self._lengths = OPERATOR_LENGTHS if family is Family.OPERATORS else LENGTHS
         self._mixed = family in (Family.ALL, Family.OPERATORS)
         if family is Family.MEMORY and not few:
-            del self._weights["wipe"]
+            self._weights = {name: one for name, one in self._weights.items() if not NEMESES[name].loses_disk}
         self._has_minority = self._mixed or family is Family.MEMORY
         self._minority = rng.sample(nodes[: len(nodes) - bool(newcomer)], few) if self._mixed else list(nodes[:few])
 

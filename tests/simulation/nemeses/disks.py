@@ -7,6 +7,7 @@ import trio
 from tests.simulation.cluster import RESERVE_BYTES, Member
 from tests.simulation.evidence import batches_of, destroyed, held_by
 from tests.simulation.faults import Fault, nemesis
+from tests.simulation.nemeses.links import both_ways, cut_off
 from tests.simulation.stage import Stage
 from tests.support.disks import DiskImage, spoil
 
@@ -22,6 +23,22 @@ async def wipe(stage: Stage, fault: Fault) -> None:
         stage.allowed_losses.lost(member, stage.members, held_by(member, stage.members))
         await member.crash(silently=stage.chance_of(fault).random() < 0.5, wipe=True)
         await stage.start_after(member, fault.seconds)
+
+
+@nemesis("wipe with memory", loses_disk=True)
+async def wipe_with_memory(stage: Stage, fault: Fault) -> None:
+    """One node is alone with that without a disk, which ends. Then the disk of the one is gone, too."""
+    pair = (stage.by_name[fault.node], *stage.forgetful)
+    member, forgetful = pair
+    apart = ((one.host, other.host) for one in pair for other in stage.members if other not in pair)
+    with cut_off(stage, both_ways(apart)):
+        await trio.sleep(fault.seconds)
+        await forgetful.crash(silently=False)
+        if member.is_alive:
+            stage.allowed_losses.lost(member, stage.members, held_by(member, stage.members))
+            await member.crash(silently=False, wipe=True)
+    stage.start(forgetful)
+    stage.start(member)
 
 
 @nemesis("disk")

@@ -12,6 +12,7 @@ from qmq.engine.commit.commits import RECEIPT_BYTES
 from qmq.engine.commit.replica_acks import PendingReceipt, ReplicaAcks
 from qmq.engine.commit_path import CommitPath
 from qmq.model.dots import Origin
+from qmq.model.members import Membership
 from qmq.record_codec import encode_group
 from qmq.sessions.delivery.effect_dispatcher import Dispatcher
 from qmq.storage.log.journal import Journal
@@ -129,4 +130,16 @@ def missing_replicas_not_reported() -> Iterator[None]:
         put(dispatcher, answer)
 
     with patch.object(Dispatcher, "put_receipt", put_nothing):
+        yield
+
+
+@seeded_bug(Family.MEMORY, "I1", seed=37, nodes=4)
+def a_node_without_a_disk_is_a_copy() -> Iterator[None]:
+    """A receipt counts what only a node has that keeps everything in memory."""
+    counts = Membership.counts
+
+    def counts_all(membership: Membership, peer: str) -> bool:
+        return peer in membership.listing.without_disk or counts(membership, peer)
+
+    with patch.object(Membership, "counts", counts_all):
         yield

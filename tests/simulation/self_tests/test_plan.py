@@ -47,7 +47,8 @@ def test_a_third_of_the_seeds_has_five_nodes_and_a_third_mixes_everything_also_i
     five = {plan.seed for plan in plans if len(plan.nodes) == 5}
     mixed = {plan.seed for plan in plans if plan.family is Family.ALL}
 
-    assert set(Family.ALL.value) == set(NEMESES)
+    # The last one needs a node without a disk.
+    assert set(Family.ALL.value) == set(NEMESES) - {"wipe with memory"}
     assert min(len(five), len(mixed)) > 180
     assert len(five & mixed) > 50
 
