@@ -127,9 +127,7 @@ class Draining:
         """The node stops: let all clients leave, see above. Returns when nothing is in flight any more."""
         self._admission.close()
         await self._let_leave(lambda: list(self._host.sessions.values()), self._engine.commits.stop_waiting_for_space)
-        if not self._links.is_alone:
-            self._engine.broker.lending.cease()
-            await hand_over(self._engine.broker, self._links, is_last=True)
+        await hand_over(self._engine.broker, self._links, is_last=True)
 
     def _begin(self, reason: str, asker: int) -> None:
         self._askers.add(asker)
@@ -175,8 +173,7 @@ class Draining:
     async def _run(self) -> None:
         since = self._since
         await self._let_leave(self._leaving)
-        if not self._links.is_alone:
-            await hand_over(self._engine.broker, self._links)
+        await hand_over(self._engine.broker, self._links)
         if since == self._since:  # Else this drain has ended, and another one has begun.
             self._is_done = True
 
@@ -225,10 +222,14 @@ class Draining:
 
 
 async def hand_over(broker: Broker, links: Mesh, *, is_last: bool = False) -> None:
-    """Wait until nothing is borrowed from the linked peers, and they have what this node has recorded; if it `is_last`,
-    and lends no more, also until nothing is lent. At most `HAND_OVER_SECONDS`.
+    """Wait until nothing is borrowed from the linked peers, and they have what this node has recorded. If it `is_last`,
+    nothing is lent any more, and what is lent must be back, too. At most `HAND_OVER_SECONDS`.
     """
+    if links.is_alone:
+        return
     lending, borrowing = broker.lending, broker.borrowing
+    if is_last:
+        lending.cease()
 
     def is_done() -> bool:
         is_idle = not (is_last and lending.is_lending) and not borrowing.is_withdrawing
