@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -16,6 +16,9 @@ from ..address import Address, parse_address
 from ..unix_socket import SOCKET_NAME
 from .client import Endpoint, Login
 from .output import Failed
+
+if TYPE_CHECKING:
+    from ..config import NodeSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,7 +67,11 @@ def read_address_list(ctx: click.Context, param: click.Parameter, value: str | N
 
 
 def default_addresses() -> list[Address]:
-    """Where nodes may be on this machine: DEFAULT_AT, and those of meshes that `qmq mesh up` has started here."""
+    """Where nodes may be: those of the files that `QMQ_CONFIG` leads to; without it, on this machine, DEFAULT_AT and
+    those of meshes that `qmq mesh up` has started here. Raises ConfigError, or Failed if the files name no node.
+    """
+    if named := os.environ.get("QMQ_CONFIG"):
+        return _configured_addresses(Path(named))
     found = [parse_address(DEFAULT_AT)]
     for path in sorted(Path(".mesh").glob("*/mesh.json")):
         # Another user's file must not say where a passcode goes.
@@ -72,6 +79,19 @@ def default_addresses() -> list[Address]:
             if path.stat().st_uid == os.getuid():
                 known = map(parse_address, json.loads(path.read_text("utf-8")).get("addresses", ()))
                 found += [one for one in known if one.is_loopback and one not in found]
+    return found
+
+
+def _configured_addresses(config_file: Path) -> list[Address]:
+    """Where clients of STOMP reach the nodes of a node file: those of its peers file, its own one first."""
+    from ..config import load  # Most commands read no file.
+
+    settings, peers = load(config_file, None, None, {})
+    nodes = [] if peers is None else sorted(peers.nodes, key=lambda peer: peer.name != settings.name)
+    found = [node.client for node in nodes]
+    found = found or [one.address for one in settings.stomp if not one.address.is_wildcard]
+    if not found:
+        raise Failed(f"{config_file}: names no address for clients; give it with --at")
     return found
 
 
@@ -187,7 +207,10 @@ _patience_option: Callable[[F], F] = click.option(
 
 def _node_options(key: Collection[str]) -> Callable[[F], F]:
     return together(
-        _at_option(f", else {DEFAULT_AT} and the nodes that `qmq mesh up` has started in this directory"),
+        _at_option(
+            ", else those of the node file that QMQ_CONFIG names, else "
+            f"{DEFAULT_AT} and the nodes that `qmq mesh up` has started in this directory"
+        ),
         click.option("--data", type=FOLDER, help="Data directory of a node on this machine; needs no login."),
         _login_options(key),
         _patience_option,
@@ -312,6 +335,13 @@ def files_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, endpoint=Endpoint(at, login, patience), **given)
 
     return together(node_options, _at_option(""), _login_options(), _patience_option)(with_endpoint)
+
+
+def directory_of(settings: "NodeSettings") -> Path:
+    """The data directory of a node of this machine. Raises Failed for one without a disk."""
+    if settings.directory is None:
+        raise Failed(f"the node {settings.name} keeps everything in memory: it has no files to read")
+    return settings.directory
 
 
 def overrides(data: Path | None, listen: Address | None = None) -> dict[str, object]:

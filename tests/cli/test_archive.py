@@ -57,6 +57,16 @@ def test_a_command_line_that_cannot_be_is_refused(
     assert result.exit_code == 2 and said in result.output and list(tmp_path.iterdir()) == []
 
 
+def test_a_node_that_keeps_everything_in_memory_has_no_files_to_read(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "node.toml"
+    config.write_text('name = "a"\ndata = "memory"\n', "utf-8")
+
+    result = run("archive", str(tmp_path / "table"), "--config", str(config))
+
+    assert result.exit_code == 1
+    assert "the node a keeps everything in memory: it has no files to read" in result.output
+
+
 def test_without_a_table_the_definition_chooses_destinations(run: Run) -> None:
     result = run("archive", "--servers", "a:1", "--destination", "/queue/a")
 

@@ -16,7 +16,7 @@ from ...storage.backup import BackupManifest, NewBackup, back_up, backups, verif
 from ...storage.backup import restore as restore_backup
 from ...storage.backup_files import LocalFiles
 from ..client import Endpoint
-from ..options import FOLDER, GivenPath, files_options, json_option, node_options, overrides
+from ..options import FOLDER, GivenPath, directory_of, files_options, json_option, node_options, overrides
 from ..output import Failed, byte_size, counted, print_json, printable
 from .remote import RemoteFiles
 
@@ -208,6 +208,4 @@ def _data(
             raise click.UsageError("give the data directory of the node: --data, or --config")
         return data, node
     settings, _ = load(config_file, peers_file, node, overrides(data))
-    if settings.directory is None:
-        raise Failed(f"the node {settings.name} keeps everything in memory: there is nothing to copy")
-    return settings.directory, settings.name
+    return directory_of(settings), settings.name

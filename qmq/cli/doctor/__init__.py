@@ -2,6 +2,7 @@
 
 findings    a finding, and findings as text
 files       the files of a node, and the machine that it is to run on
+processes   which process listens at a port
 facts       what a running mesh says of itself, asked over one connection
 live        what these facts mean; pure
 command     `qmq doctor`

@@ -22,13 +22,12 @@ from qmq.config.limits import DESCRIPTORS_KEPT
 from qmq.config.load import named_peers
 from qmq.errors import ConfigError
 from qmq.sessions.clients.memory_budget import available_bytes
-from qmq.unix_socket import SOCKET_NAME
 
-from ...client.connection import dial
 from ..config import check_files
 from ..options import overrides
 from ..output import byte_size, counted
 from .findings import FREE_BYTES_MIN, FSYNC_SECONDS_SLOW, DoctorFinding
+from .processes import process_at
 
 EXPIRES_SOON_SECONDS: Final = 30 * 86_400
 FSYNCS: Final = 16
@@ -58,14 +57,10 @@ def findings_of_files(
             *found,
             DoctorFinding("info", where, "the files are for all nodes: this machine was not checked", advice),
         ]
-    return [*found, *findings_of_machine(settings, peers)]
-
-
-def findings_of_machine(settings: NodeSettings, peers: PeersFile | None) -> list[DoctorFinding]:
-    """What is wrong with this machine for the node of these settings."""
     return [
+        *found,
         *_certificates(settings),
-        *_addresses(settings, peers),
+        *_addresses(settings, peers, config_file),
         *_disk(settings),
         *_limits(settings),
     ]
@@ -80,21 +75,21 @@ def _certificates(settings: NodeSettings) -> Iterator[DoctorFinding]:
             yield DoctorFinding("warning", str(tls.certificate), f"expires in {days:.0f} days", advice)
 
 
-def _addresses(settings: NodeSettings, peers: PeersFile | None) -> Iterator[DoctorFinding]:
+def _addresses(settings: NodeSettings, peers: PeersFile | None, config_file: Path | None) -> Iterator[DoctorFinding]:
     """Addresses where the node cannot listen. Those that this very node has now are none."""
-    is_running = settings.directory is not None and _responds(settings.directory / SOCKET_NAME)
     own = peers.peer(settings.name) if peers is not None else None
     wanted = [one.address for one in settings.listeners] + ([own.mesh] if own is not None else [])
     for address in wanted:
         error = _refusal(address)
-        if error is None or (is_running and error.errno == errno.EADDRINUSE):
+        if error is None:
+            continue
+        holder = process_at(address.port) if error.errno == errno.EADDRINUSE else None
+        if holder is not None and holder.serves(config_file, settings.name):
             continue
         why, advice = error.strerror or str(error), "Change the address, or add it to this machine."
         if error.errno == errno.EADDRINUSE:
-            why, advice = (
-                "another process listens there",
-                "Stop that process (`ss -ltnp` names it), or change the port.",
-            )
+            named = "`ss -ltnp` names it" if holder is None else f"process {holder.id}, {holder.words[0]}"
+            why, advice = "another process listens there", f"Stop that process ({named}), or change the port."
         elif error.errno == errno.EACCES:
             why, advice = "not allowed", "Ports below 1024 need CAP_NET_BIND_SERVICE: use a larger one."
         yield DoctorFinding("error", str(address), f"the node cannot listen: {why}", advice)
@@ -108,14 +103,6 @@ def _refusal(address: Address) -> OSError | None:
     except OSError as error:
         return error
     return None
-
-
-def _responds(path: Path) -> bool:
-    try:
-        dial(path, 1.0, None).close()
-    except OSError:
-        return False
-    return True
 
 
 def _disk(settings: NodeSettings) -> Iterator[DoctorFinding]:

@@ -12,7 +12,7 @@ import click
 
 from ...config import load
 from ...errors import NotConnected
-from ..options import FILE, json_option
+from ..options import FILE, directory_of, json_option
 from ..output import byte_size, counted, print_json, printable
 from .shared import (
     TABLE,
@@ -78,7 +78,7 @@ def archive(
     if config_file is not None:
         if source["paths"] or source["servers"]:
             raise click.UsageError("--config excludes --path and --servers")
-        source["paths"] = (str(load(config_file, None, None, {})[0].data),)
+        source["paths"] = (str(directory_of(load(config_file, None, None, {})[0])),)
     elif not source["paths"] and not source["servers"]:
         raise click.UsageError("give the nodes to read: --servers, --config or --path")
     if table is None and any(source[key] for key in ("destinations", "pattern", "begin", "end")):

@@ -3,7 +3,10 @@
 import json
 import resource
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,6 @@ import pytest
 from qmq.cli.doctor import files
 from qmq.cli.doctor.files import file_system_of
 from qmq.cli.passwords import hash_of
-from qmq.unix_socket import SOCKET_NAME
 from tests.cli.conftest import Run
 
 Write = Callable[..., str]
@@ -60,14 +62,51 @@ def test_an_address_that_another_process_has_is_an_error(run: Run, write: Write)
     assert f"error  {address}  the node cannot listen: another process listens there" in result.output
 
 
-def test_an_address_that_the_running_node_has_is_no_finding(run: Run, write: Write, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    with socket.socket(socket.AF_UNIX) as node, socket.create_server(("127.0.0.1", 0)) as own:
-        node.bind(str(tmp_path / "data" / SOCKET_NAME))
-        node.listen()
-        result = run("doctor", "--config", write(address=f"127.0.0.1:{own.getsockname()[1]}"))
+LISTEN = """
+import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
 
-    assert (result.exit_code, result.output) == (0, "nothing wrong\n")
+
+@contextmanager
+def process_of(folder: Path, *words: str) -> Iterator[str]:
+    """The address at which a process with these arguments listens."""
+    command = [sys.executable, "-c", LISTEN, *words]
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        try:
+            yield f"127.0.0.1:{running.stdout.readline().strip()}"
+        finally:
+            running.communicate()
+
+
+@pytest.mark.parametrize("memory", [(), ('data = "memory"',)])
+@pytest.mark.parametrize(
+    "words", [("serve", "--config", "node.toml"), ("serve", "--data", "x", "--config={}/node.toml")]
+)
+def test_an_address_that_the_running_node_has_is_no_finding(
+    run: Run, write: Write, tmp_path: Path, words: tuple[str, ...], memory: tuple[str, ...]
+) -> None:
+    with process_of(tmp_path, *(word.format(tmp_path) for word in words)) as address:
+        path = Path(write(*memory, address=address))
+        if memory:
+            path.write_text(path.read_text("utf-8").partition("\n")[2], "utf-8")
+        result = run("doctor", "--config", str(path))
+
+    assert result.exit_code == 0
+    assert "cannot listen" not in result.output
+
+
+@pytest.mark.parametrize("words", [("serve", "--config", "other.toml"), ("archive", "--config", "node.toml")])
+def test_another_process_at_an_address_is_named(run: Run, write: Write, tmp_path: Path, words: tuple[str, ...]) -> None:
+    with process_of(tmp_path, *words) as address:
+        result = run("doctor", "--config", write(address=address))
+
+    assert result.exit_code == 1
+    assert f"{address}  the node cannot listen: another process listens there" in result.output
+    assert f", {sys.executable}), or change the port" in " ".join(result.output.split())
 
 
 def test_an_address_of_another_machine_is_an_error(run: Run, write: Write) -> None:

@@ -40,6 +40,31 @@ def test_a_command_with_several_requests_names_the_dead_node_once(run: Run, node
     assert result.stderr.count("responds") == 1
 
 
+def test_without_an_address_the_nodes_of_a_node_file_are_asked(
+    run: Run, node: StubNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, links = nowhere(), [nowhere(), nowhere()]
+    (tmp_path / "node.toml").write_text('name = "b"\npeers = "peers.toml"\n', "utf-8")
+    (tmp_path / "peers.toml").write_text(
+        'mesh = "m"\nversion = 1\nsecret = "of-two-nodes-on-one-machine"\n'
+        f'[[nodes]]\nname = "a"\nclient = "{node.at}"\nmesh = "{links[0]}"\n'
+        f'[[nodes]]\nname = "b"\nclient = "{dead}"\nmesh = "{links[1]}"\n',
+        "utf-8",
+    )
+    (tmp_path / "peers.toml").chmod(0o600)
+    monkeypatch.setenv("QMQ_CONFIG", str(tmp_path / "node.toml"))
+
+    result = run("status", "--json")
+    monkeypatch.setenv("QMQ_CONFIG", str(tmp_path / "none.toml"))
+    missing = run("status")
+    given = run("status", "--at", node.at)
+
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"qmq: {dead}: Connection refused; is a node running there?; {node.at} responds\n"
+    assert missing.exit_code == 2 and "none.toml" in missing.output, missing.output
+    assert given.exit_code == 0
+
+
 def test_all_failures_are_named_if_no_node_responds(run: Run) -> None:
     one, other = nowhere(), nowhere()
 

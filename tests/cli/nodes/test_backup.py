@@ -136,4 +136,4 @@ def test_a_node_without_a_disk_has_nothing_to_copy(run: Run, tmp_path: Path) -> 
     result = run("backup", str(tmp_path / "backups"), "--config", str(config))
 
     assert result.exit_code == 1
-    assert "the node a keeps everything in memory: there is nothing to copy" in result.output
+    assert "the node a keeps everything in memory: it has no files to read" in result.output
