@@ -71,7 +71,7 @@ def test_a_node_file_that_all_nodes_share_is_checked_for_each_of_them(run: Run, 
         ('[definitions.vhost."a~b"]\n', "vhost a~b: a name has 1 to 64 characters"),
         ('[definitions.schema.s]\ntype = "nope"\n', "schema s: "),
         ('[definitions.pause-delivery."/topic/t"]\n', "pause-delivery /topic/t: the name must be"),
-        ("[definitions.usr.ann]\n", "unknown kind of definition 'usr': it is one of binding, exchange"),
+        ("[definitions.usr.ann]\n", "unknown kind of definition 'usr': it is one of archive, binding"),
     ],
 )
 def test_definitions_that_no_node_accepts_are_errors(run: Run, tmp_path: Path, text: str, said: str) -> None:

@@ -147,7 +147,7 @@ async def test_the_same_value_again_is_no_change(autojump_clock: MockClock) -> N
         (
             "put/policies/queue/q",
             {},
-            "one of binding, exchange, limit, pause, pause-acceptance, pause-delivery, permission",
+            "one of archive, binding, exchange, limit, pause, pause-acceptance, pause-delivery, permission",
         ),
         ("put/policy/que/q", {}, "must be a destination under"),
         ("put/policy/queue/q", '{"a":' * 900 + "1" + "}" * 900, "more than 20 objects and arrays in each other"),
@@ -157,7 +157,7 @@ async def test_the_same_value_again_is_no_change(autojump_clock: MockClock) -> N
         (
             "list/colour",
             "",
-            "one of binding, exchange, limit, pause, pause-acceptance, pause-delivery, permission",
+            "one of archive, binding, exchange, limit, pause, pause-acceptance, pause-delivery, permission",
         ),
         ("find/policy", "", "/control/definitions/put/KIND/NAME, "),
         ("import", {"qmq_definitions": 2}, "reads 1, not 2"),
