@@ -323,6 +323,10 @@ wheels: ## Build the wheels of a release in dist/ and try each on every Python h
 onefile: venv ## Build dist/qmq.pyz, one executable file for any Python of VERSIONS here, and try it (minutes)
 	@PYTHON=$(BIN)/python .ci/onefile
 
+.PHONY: deb
+deb: venv ## Build dist/qmq_*.deb for the Python of this Debian, check it with lintian, and as root install and remove it in a copy
+	@PYTHON=$(BIN)/python .ci/deb
+
 .PHONY: coverage
 coverage: venv ## Line and branch coverage of the unit tests
 	@$(BIN)/python -m pip install --quiet 'coverage[toml]>=7'
