@@ -23,6 +23,7 @@ from qmq.admin.mesh_messages import MessageVerbs
 from qmq.admin.node_verbs import NodeVerbs
 from qmq.admin.parts import AdminParts
 from qmq.admin.queue_verbs import BulkVerbs, QueueVerbs
+from qmq.admin.rights_verbs import RightsVerbs
 from qmq.admin.routing_requests import RoutingRequests
 from qmq.admin.verbs import Responders, Verbs
 from qmq.engine.parts import EngineParts
@@ -74,7 +75,6 @@ def admin_parts(
     console = ConsoleRequests(
         engine,
         rpc,
-        access,
         system,
         History(engine, beats, sessions, node, rpc),
         QueuePages(broker.totals, catalog),
@@ -89,6 +89,7 @@ def admin_parts(
         NodeVerbs(node, access, status, mesh_parts.decommission, definitions, declared_queues, clients.draining, rpc),
         BackupVerbs(node, engine, mesh_parts.members),
         lists,
+        RightsVerbs(name, engine.environment, access),
         DefinitionVerbs(node, engine.environment, definitions, of_mesh.left_behind, system),
         console,
     )

@@ -21,6 +21,7 @@ from qmq.admin.facts.system import SystemTopics
 from qmq.admin.mesh_messages import MessageVerbs
 from qmq.admin.node_verbs import NodeVerbs
 from qmq.admin.queue_verbs import BulkVerbs, QueueVerbs
+from qmq.admin.rights_verbs import RightsVerbs
 from qmq.admin.routing_requests import RoutingRequests
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts
@@ -45,6 +46,7 @@ class Responders:
     nodes: NodeVerbs
     backups: BackupVerbs
     lists: ListVerbs
+    rights: RightsVerbs
     definitions: DefinitionVerbs
     console: ConsoleRequests
 
@@ -190,9 +192,9 @@ RESPOND: Final[dict[str, Respond]] = {
         ["count-msgs", "count-subscribers", "list-subscribers", "conditions"],
         lambda to, asked: to.lists.respond(asked),
     ),
-    **dict.fromkeys(
-        ["overview", "history", "audit", "rights", "password-hash"], lambda to, asked: to.console.respond(asked)
-    ),
+    "rights": lambda to, asked: to.rights.rights(asked),
+    "password-hash": lambda to, asked: to.rights.password_hash(asked),
+    **dict.fromkeys(["overview", "history", "audit"], lambda to, asked: to.console.respond(asked)),
     **dict.fromkeys(
         [word for word in VERBS if word.startswith("definitions/")], lambda to, asked: to.definitions.respond(asked)
     ),

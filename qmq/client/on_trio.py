@@ -16,10 +16,10 @@ import trio
 
 from qmq.address import Address
 from qmq.client.client import Client
-from qmq.client.core.address import Rotation
 from qmq.client.core.core import Core
 from qmq.client.core.failures import tls_failure
 from qmq.client.core.keepalive import READ_BYTES_MAX, Keepalive
+from qmq.client.core.rotation import Rotation
 from qmq.client.options import ConnectOptions, ConnectPlan, plan
 from qmq.client.runner import Runner
 from qmq.client.styles import Connecting

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
-from qmq.client.core.address import Rotation
 from qmq.client.core.core import Core, Passcode
 from qmq.client.core.encode import Headers, encode_connect, encode_subscribe
 from qmq.client.core.feed import AckMode, Feed, kind_of
+from qmq.client.core.rotation import Rotation
 from qmq.client.core.vectors import Progress, parse_progress
 from qmq.client.tracing import NoTracing, Tracing
 

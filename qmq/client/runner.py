@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Coroutine
 from typing import Protocol, TypeVar
 
 from qmq.address import Address
-from qmq.client.core.address import Rotation
 from qmq.client.core.core import Core
 from qmq.client.core.feed import Feed
 from qmq.client.core.keepalive import Keepalive
 from qmq.client.core.requests import PendingReply, Phase, Request
+from qmq.client.core.rotation import Rotation
 from qmq.errors import NotConnected, Refused, RemoteProtocolError, TlsFailed
 
 STEADY_ATTEMPTS = 2.0

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from qmq.address import Address
 from qmq.client.connection import dial
-from qmq.client.core.address import Rotation
 from qmq.client.core.core import Core
 from qmq.client.core.failures import tls_failure
 from qmq.client.core.keepalive import READ_BYTES_MAX, Keepalive
 from qmq.client.core.requests import Phase
+from qmq.client.core.rotation import Rotation
 from qmq.client.runner import Runner
 
 JOIN_SECONDS = 1.0

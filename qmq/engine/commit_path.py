@@ -234,12 +234,12 @@ class CommitPath:
                 if not commits.waits_for_space:
                     raise
                 commits.is_stuck = True
-                self._checkpoints.ran_short()
+                self._checkpoints.space.ran_short()
                 await trio.sleep(SPACE_SECONDS)
             else:
                 commits.is_stuck = False
                 if self._journal.is_short:
-                    self._checkpoints.ran_short()
+                    self._checkpoints.space.ran_short()
                 return end
 
     async def _write(self, append: Callable[[], int]) -> int:

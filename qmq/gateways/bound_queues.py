@@ -16,7 +16,7 @@ from qmq.broker.routing.binding import Binding, split_exchange
 from qmq.errors import Refused
 from qmq.gateways.durable_headers import FLAG_HEADERS, NAME_HEADERS
 from qmq.gateways.headers import QUEUE_ALIAS, destination_of, selector, truth
-from qmq.gateways.words import ARGUMENTS, AUTO_DELETE, QUEUE_NAME, arguments_of
+from qmq.gateways.refused_headers import ARGUMENTS, AUTO_DELETE, QUEUE_NAME, arguments_of
 
 QUEUE: Final = "/queue/"
 OWN_NAMES: Final = f"{QUEUE}subscription."

@@ -28,9 +28,9 @@ from qmq.gateways.copies import (
     queues_of_exchange,
 )
 from qmq.gateways.headers import destination_of, is_persistent, is_said, retain
+from qmq.gateways.refused_headers import check_send_words
 from qmq.gateways.reply_to import ReplyTo
 from qmq.gateways.rules import BodyCheck, Rules
-from qmq.gateways.words import check_send_words
 from qmq.model.routing_names import PREFIX
 from qmq.wire.avro import AVRO
 from qmq.wire.stomp import Head, Version, encode_headers

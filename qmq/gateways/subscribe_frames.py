@@ -30,8 +30,8 @@ from qmq.gateways.headers import (
     required,
     selector,
 )
+from qmq.gateways.refused_headers import check_subscribe_words
 from qmq.gateways.rules import Rules
-from qmq.gateways.words import check_subscribe_words
 from qmq.verbs.table import needs_of
 from qmq.verbs.verb import Effect
 from qmq.wire.stomp import Head, Version

@@ -16,8 +16,8 @@ from qmq.engine.parts import EngineParts
 from qmq.errors import CorruptLog, LogBroken, Refused
 from qmq.gateways.bound_queues import BoundQueue
 from qmq.gateways.queue_arguments import WrongArgument, rules_of
+from qmq.gateways.refused_headers import NOT_SUPPORTED
 from qmq.gateways.stomp import StompGateway
-from qmq.gateways.words import NOT_SUPPORTED
 from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.verb_request import ControlResponse
 from qmq.model.routing_names import PREFIX

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.client.core.address import Rotation, parse_address
+from qmq.client.core.address import parse_address
 from qmq.client.core.core import Core
 from qmq.client.core.encode import vector_of
 from qmq.client.core.feed import AckMode, Delivered, Feed, FeedState
 from qmq.client.core.requests import Phase, Request
+from qmq.client.core.rotation import Rotation
 from qmq.client.core.vectors import HEADER_BYTES_MAX, ORIGINS_MAX, Progress, parse_gap, parse_progress
 from qmq.errors import NotConnected, Refused, RemoteProtocolError, Stale
 from qmq.gateways.headers import parse_vector

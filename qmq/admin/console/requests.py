@@ -4,14 +4,11 @@ They are verbs like all others, over STOMP and over HTTP. They stand apart only 
 requests: an index, rates, the last hour.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final
 
-import argon2
 from msgspec import Struct
 
-from qmq.access.rules import ACTIONS, Action, Principal
 from qmq.admin.console.history import History, HistoryCall
 from qmq.admin.console.overview import Overview
 from qmq.admin.console.queue_pages import (
@@ -25,34 +22,16 @@ from qmq.admin.console.queue_pages import (
     merged_rows,
     names_of_page,
 )
-from qmq.admin.facts.system import AUDIT, SystemTopics
-from qmq.broker.messages.destination import is_pattern
+from qmq.admin.facts.system import SystemTopics
 from qmq.engine.parts import EngineParts
-from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts, Replies, need
 from qmq.mesh.peers.rpc import PeerRpc
-from qmq.mesh.peers.verb_request import ControlResponse
-from qmq.sessions.clients.access import Access
+from qmq.mesh.peers.verb_request import ControlResponse, in_body
 from qmq.verbs.lists import QueuePage
-from qmq.verbs.nodes import PasswordHash, ShowAudit, ShowRights
-from qmq.verbs.table import needs_of
+from qmq.verbs.nodes import ShowAudit
 from qmq.verbs.verb import Verb, VerbRequest
 
 OVERVIEW: Final = "/control/overview"
-USERS: Final = "/control/definitions/get/user/"
-
-GENERAL: Final[Mapping[str, tuple[Action, str]]] = {
-    "observe": (Action.OBSERVE, "/control/status"),
-    "kick": (Action.ADMINISTER, "/control/kick"),
-    "retire": (Action.ADMINISTER, "/control/retire/*"),
-    "definitions": (Action.ADMINISTER, "/control/definitions/*"),
-    "audit": (Action.ADMINISTER, AUDIT),
-    "trace": (Action.OBSERVE, "/control/trace/*"),
-    "redrive": (Action.ADMINISTER, "/queue/*"),
-}
-"""What a client may do that is not about one destination."""
-
-PASSCODE_CHARS_MAX: Final = 1024
 
 
 class OverviewCall(ConsoleCall[Facts], frozen=True):
@@ -85,16 +64,13 @@ class ConsoleRequests:
         self,
         engine: EngineParts,
         rpc: PeerRpc,
-        access: Access,
         system: SystemTopics,
         history: History,
         pages: QueuePages,
         overview: Overview,
     ) -> None:
         self._node = engine.broker.origin.node
-        self._environment = engine.environment
         self._rpc = rpc
-        self._access = access
         self._system = system
         self.history = history
         self._pages = pages
@@ -104,13 +80,11 @@ class ConsoleRequests:
             "history": self._histories,
             "audit": self._audited,
             "list": self._page,
-            "rights": self._rights,
-            "password-hash": self._hash,
         }
 
     async def respond(self, asked: VerbRequest[Any]) -> ControlResponse:
         """The response to one of these verbs. Raises Refused."""
-        return _response(await self._verbs[asked.verb](asked))
+        return await in_body(await self._verbs[asked.verb](asked))
 
     async def _overviews(self, asked: VerbRequest[Verb]) -> Facts:
         return self._of_nodes(await self._rpc.ask_all(OverviewCall(), is_mesh=asked.is_mesh))
@@ -147,36 +121,6 @@ class ConsoleRequests:
             "nodes_missing": sorted({*missing, *silent}),
         }
 
-    async def _rights(self, asked: VerbRequest[ShowRights]) -> Facts:
-        """What the client may do, or with `user` another one."""
-        access, principal = self._access, asked.principal
-        user, about = asked.options.user, asked.options.about
-        if user is not None and (principal is None or user != principal.name):
-            access.rights_of(principal).check_needs(needs_of(f"{USERS}{user}"))
-            principal = Principal(user)
-        rights = access.rights_of(principal)
-        if about and is_pattern(about) and not about.endswith("*"):
-            raise Refused("bad-destination", "The header about is a destination, or the beginning of one with *.")
-        facts: Facts = {
-            "node": self._node,
-            "user": None if principal is None else principal.name,
-            "may": {name: rights.allows(action, on) for name, (action, on) in GENERAL.items()},
-        }
-        if about:
-            facts["about"] = {action.value: rights.allows(action, about) for action in ACTIONS}
-        return facts
-
-    async def _hash(self, asked: VerbRequest[PasswordHash]) -> Facts:
-        """What the definition of a user has in place of its passcode. Takes about a tenth of a second, in a thread."""
-        try:
-            passcode = json.loads(asked.body)["passcode"]
-        except (ValueError, TypeError, KeyError):
-            passcode = None
-        if not isinstance(passcode, str) or not 1 <= len(passcode) <= PASSCODE_CHARS_MAX:
-            raise Refused("bad-body", f'The body is {{"passcode": …}}, with 1 to {PASSCODE_CHARS_MAX} characters.')
-        hasher = argon2.PasswordHasher()
-        return {"password_hash": await self._environment.run_blocking(hasher.hash, passcode)}
-
     # Of one node
 
     async def overview_here(self, call: OverviewCall) -> Facts:
@@ -193,8 +137,3 @@ class ConsoleRequests:
 
     async def rows_here(self, call: RowsCall) -> QueueRows:
         return await self._pages.rows(call)
-
-
-def _response(facts: Facts) -> ControlResponse:
-    """The facts are in the body; a RECEIPT has no room for them."""
-    return ControlResponse({}, json.dumps(facts, separators=(",", ":")).encode())

@@ -14,6 +14,7 @@ import trio
 
 from qmq.broker.broker import Broker
 from qmq.config import NodeSettings
+from qmq.engine.checkpoint.free_space import FreeSpace
 from qmq.engine.checkpoint.queue_pager import QueuePager
 from qmq.engine.commit.commits import Commits
 from qmq.engine.runtime.condition_group import ConditionGroup
@@ -30,19 +31,6 @@ from qmq.storage.store import Store
 
 TRIM_BYTES = 4 << 20
 """After a checkpoint of at least so much journal, its memory is returned to the system."""
-
-SPACE_CHECK_BYTES = 4 << 20
-"""Journal written between two checks of the free space, at most; far below the reserve."""
-
-SPACE_CHECK_SECONDS = 1.0
-"""Between two checks while anything is written: other programs may take the space."""
-
-RESERVE_PARTS = 2
-"""A file holds one part in so many of the reserve: other programs cannot take that part."""
-
-DISK_FULL = "the disk is nearly full: new messages are refused, consuming goes on"
-
-STORE_FULL = "the queue store has no room, and memory has no more: new messages are refused, consuming goes on"
 
 QUIET_SECONDS_MIN = 1.0
 """Between two checkpoints that only the passing of time causes."""
@@ -125,11 +113,11 @@ class Checkpoints:
         self._one = trio.Lock()
         self._untidy = Waker()
         self._refused = ConditionGroup(reports, "checkpoint")
-        self._short = ConditionGroup(reports, "disk-full")
-        self._is_memory_full = False
+        self.space = FreeSpace(
+            commits, pager, broker.send_limits, store, environment, reports, configured.settings.storage
+        )
         self._began = Waker()
         self._ended = trio.Event()
-        self._calm = trio.CancelScope()
 
     def members_changed(self, names: Iterable[str]) -> None:
         """These are the other members from now on; a new one has nothing."""
@@ -271,53 +259,15 @@ class Checkpoints:
         while True:
             position = self._commits.committed_end
             await self.check_space()
-            if self._broker.send_limits.disk_full:
+            if self.space.is_short:
                 # Little is written, so only waiting can show that space was freed, and only a checkpoint frees what is
                 # settled.
                 if self._commits.committed_end > self._done:
                     self.schedule()
                 await trio.sleep(SPACE_SECONDS)
                 continue
-            with trio.CancelScope() as self._calm:
-                await self._commits.grew(position)
-                with trio.move_on_after(SPACE_CHECK_SECONDS):
-                    await self._commits.grew(position + SPACE_CHECK_BYTES)
+            await self.space.until_due(position)
 
     async def check_space(self) -> None:
-        """Decide whether new durable messages are refused, from the space that is free now."""
-        free = await self._environment.run_blocking(self._room)
-        commits = self._commits
-        pager = self._pager
-        # A store may have less room than the journal. Once full, memory must have much room: else consumers and
-        # producers would begin and end this state each second.
-        self._is_memory_full = self._refused.is_shown and (
-            pager.is_full or (self._is_memory_full and not pager.has_much_room)
-        )
-        # A quota may allow less than is free.
-        if commits.is_stuck or free < self._settings.disk_reserve_bytes + commits.pending_bytes:
-            self._refuse(DISK_FULL)
-        elif self._is_memory_full:
-            self._refuse(STORE_FULL)
-        elif self._broker.send_limits.disk_full:
-            self._store.journal.is_short = self._broker.send_limits.disk_full = False
-            self._short.show([])
-            log.info("= %d bytes are free: this node takes messages again", free)
-
-    def ran_short(self) -> None:
-        """Refuse new durable messages from now on, until there is room again."""
-        if not self._broker.send_limits.disk_full:
-            self._refuse(DISK_FULL)
-
-    def _refuse(self, why: str) -> None:
-        self._short.show([why])
-        if not self._broker.send_limits.disk_full:
-            self._broker.send_limits.disk_full = True
-            self._calm.cancel()
-
-    def _room(self) -> int:
-        """Bytes that are free, or held by the reserve file, which is restored when there is room for all of it."""
-        disk = self._store.disk
-        reserve = self._settings.disk_reserve_bytes
-        if disk.reserved_bytes != reserve // RESERVE_PARTS and disk.free_bytes() + disk.reserved_bytes >= reserve:
-            disk.hold_reserve(reserve // RESERVE_PARTS)
-        return disk.free_bytes() + disk.reserved_bytes
+        """Decide whether new durable messages are refused; see `FreeSpace.check`."""
+        await self.space.check(is_refused=self._refused.is_shown)

@@ -37,6 +37,11 @@ async def encode_facts(facts: Facts) -> bytes:
     return joined_facts({name: await encode_fact(fact) for name, fact in facts.items()})
 
 
+async def in_body(facts: Facts) -> ControlResponse:
+    """A response with all facts in its body: a RECEIPT has no room for them."""
+    return ControlResponse({}, await encode_facts(facts))
+
+
 async def encode_fact(fact: object) -> str:
     """One fact as JSON. A list or an object that is long, or has long ones in it, is encoded in turns, and must not
     change meanwhile."""

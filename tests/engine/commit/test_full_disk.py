@@ -8,7 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import StorageSettings
-from qmq.engine.checkpoint.checkpoints import REFUSED_SECONDS_MAX, STORE_FULL
+from qmq.engine.checkpoint.checkpoints import REFUSED_SECONDS_MAX
+from qmq.engine.checkpoint.free_space import STORE_FULL
 from qmq.errors import DiskFull
 from qmq.model.dots import Vector
 from qmq.storage.format.settings import Retention

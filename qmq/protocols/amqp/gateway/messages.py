@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from qmq.broker.queues.dead_letter_history import Death, deaths_of
 from qmq.gateways.copies import DELAY, ROUTING_KEYS
 from qmq.gateways.headers import AMQP_BLOCK, OWN_HEADERS
-from qmq.gateways.words import NOT_SENT
+from qmq.gateways.refused_headers import NOT_SENT
 from qmq.model.routing_names import PREFIX
 from qmq.protocols.amqp.codec.properties import (
     NO_PROPERTIES,

@@ -15,8 +15,8 @@ from qmq.access.rights import AccessTable
 from qmq.access.rules import ANONYMOUS
 from qmq.broker.consumers.outcome import Outcome
 from qmq.gateways.paused import PauseReason
+from qmq.gateways.refused_headers import ARGUMENTS, ELSEWHERE, NOT_SENT, TEXTS
 from qmq.gateways.stomp import StompGateway
-from qmq.gateways.words import ARGUMENTS, ELSEWHERE, NOT_SENT, TEXTS
 from qmq.protocols.amqp.gateway.declares import READERS
 from qmq.wire.stomp import Version
 from tests.gateways.test_copies import rules_of
