@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import StorageSettings
-from qmq.engine.checkpoint.checkpoints import Checkpoints
+from qmq.engine.checkpoint.free_space import FreeSpace
 from qmq.errors import Refused
 from qmq.mesh.repair import catch_up
 from qmq.mesh.repair.quarantine_restore import QuarantineRestore
@@ -294,9 +294,9 @@ async def test_a_full_disk_waits_until_it_has_room(autojump_clock: MockClock, mo
         await written_alone(mesh, "one", "two", "three")
         rot(mesh.disks["a"], b"two")
         # Every look at this disk finds it full, from the first one on: a later one must not end the shortage.
-        room = Checkpoints._room
+        room = FreeSpace._room
         monkeypatch.setattr(
-            Checkpoints, "_room", lambda one: 0 if one is mesh.nodes["a"].engine.checkpoints else room(one)
+            FreeSpace, "_room", lambda one: 0 if one is mesh.nodes["a"].engine.checkpoints.space else room(one)
         )
         a = await mesh.start("a")
         await eventually(lambda: a.broker.send_limits.disk_full)
