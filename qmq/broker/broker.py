@@ -166,15 +166,13 @@ class Broker:
         elif kind is FANOUT:
             out.publish_fanout(envelope.destination, message)
             self.subscriptions.count_selecting(envelope, out)
-            out.cost += COPY_COST * len(envelope.copies)
-            for copy in envelope.copies:
-                self.send(copy, body, now_us, out)
+            self._send_copies(envelope, body, now_us, out)
         else:
             self.replies.send(message, out)
         return message
 
     def _send_copies(self, envelope: Envelope, body: bytes, now_us: int, out: Outcome) -> Message | None:
-        """Accept the copies of a message that has no record of its own; returns the first of them.
+        """Accept the copies of a message; returns the first of them.
 
         One that its queue has by its dedup id is left out: bindings may have changed since the first attempt.
         """

@@ -115,6 +115,17 @@ async def test_a_deleted_fanout_takes_its_messages_again(autojump_clock: Any) ->
         assert await put(await mesh.connect("a"), "1", "2", queue=F) == [True, False]
 
 
+async def test_a_deleted_fanout_does_not_copy_again_what_its_queues_have(autojump_clock: Any) -> None:
+    async with Rig().run() as rig:
+        client = await rig.connect()
+        await ask(client, f"bind{Q}", source=F)
+        await put(client, "1", queue=F)
+        await ask(client, f"delete{F}")
+
+        assert await put(client, "1", "2", queue=F) == [False, False]
+        assert await contents(client, Q) == ["1", "2"]
+
+
 async def test_amqp_publishes_again_what_was_purged(autojump_clock: Any) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
