@@ -20,8 +20,6 @@ from qmq.broker.messages.copy_budget import COPIES_LEFT
 from qmq.broker.messages.message import Message
 from qmq.engine.parts import EngineParts
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import is_own_name
-from qmq.gateways.durable_headers import check_owner
 from qmq.gateways.rules import Rules
 from qmq.protocols.beanstalk.codec import replies as reply
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
@@ -90,7 +88,8 @@ class BeanstalkCommands:
         self._rights = rights
         self._replies = replies
         self._part = part = parts.part
-        self._inspection = Inspection(part, parts.statistics, rights, job_bytes_max)
+        self._inspection = Inspection(part, parts.statistics, rights, parts.rules, session.id, job_bytes_max)
+        self._check = self._inspection.check
         self._heads: dict[tuple[str, int, int, int], Head] = {}
         self.used = DEFAULT_TUBE
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}
@@ -348,15 +347,6 @@ class BeanstalkCommands:
     def _check_kick(self, tube: str) -> None:
         self._check(Action.SUBSCRIBE, queue_of(tube))
         self._check(Action.SEND, queue_of(tube))
-
-    def _check(self, action: Action, destination: str) -> None:
-        """Raises Refused, for a queue that is exclusive to another connection, too."""
-        self._rights.check(action, destination)
-        if action is Action.SUBSCRIBE:
-            rules = self._parts.rules
-            rules.lock(destination, self._session.id)
-            if is_own_name(destination):
-                check_owner(self._rights, destination, rules.begun_by(destination) or "")
 
     async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         state = PEEKED[command.verb]

@@ -5,29 +5,56 @@ from typing import Final
 
 from qmq.access.rights import Rights
 from qmq.access.rules import Action
+from qmq.errors import Refused
+from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.durable_headers import check_owner
+from qmq.gateways.rules import Rules
 from qmq.protocols.beanstalk.codec import replies as reply
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
 from qmq.protocols.beanstalk.gateway.encoder import ReplySlot
-from qmq.protocols.beanstalk.gateway.jobs import queue_of
+from qmq.protocols.beanstalk.gateway.jobs import queue_of, tube_of
 from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import BeanstalkPart
 from qmq.protocols.beanstalk.statistics import JobStatistics
 
 
 class Inspection:
-    """What one client may see."""
+    """What one client, whose session is `session_id`, may see."""
 
-    def __init__(self, part: BeanstalkPart, statistics: JobStatistics, rights: Rights, job_bytes_max: int) -> None:
+    def __init__(
+        self,
+        part: BeanstalkPart,
+        statistics: JobStatistics,
+        rights: Rights,
+        rules: Rules,
+        session_id: int,
+        job_bytes_max: int,
+    ) -> None:
         self._part = part
         self._statistics = statistics
         self._rights = rights
+        self._rules = rules
+        self._session_id = session_id
         self._job_bytes_max = job_bytes_max
+
+    def check(self, action: Action, destination: str) -> None:
+        """Raises Refused for what the client may not do. That it may receive what a queue holds is refused, too, for a
+        queue that is exclusive to another connection, or of a durable subscription of another user.
+        """
+        self._rights.check(action, destination)
+        if action is Action.SUBSCRIBE:
+            self._rules.lock(destination, self._session_id)
+            self._check_owner(queue_of(tube_of(destination)))
+
+    def _check_owner(self, queue: str) -> None:
+        if is_own_name(queue):
+            check_owner(self._rights, queue, self._rules.begun_by(queue) or "")
 
     def show(self, found: FoundJob | None, job: int, slot: ReplySlot) -> None:
         if found is None:
             slot.fill(reply.NOT_FOUND)
             return
-        self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
+        self.check(Action.SUBSCRIBE, found.message.envelope.destination)
         slot.fill(reply.found(job, found.message.body))
 
     async def _peek(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
@@ -39,11 +66,15 @@ class Inspection:
         if found is None:
             slot.fill(reply.NOT_FOUND)
             return
-        self._rights.check(Action.SUBSCRIBE, found.message.envelope.destination)
+        self.check(Action.SUBSCRIBE, found.message.envelope.destination)
         slot.fill(reply.yaml_map(self._statistics.of_job(job, found)))
 
     def _may_see(self, tube: str) -> bool:
         rights, queue = self._rights, queue_of(tube)
+        try:
+            self._check_owner(queue_of(tube_of(queue)))
+        except Refused:
+            return False
         return rights.allows(Action.SEND, queue) or rights.allows(Action.SUBSCRIBE, queue)
 
     async def _stats_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
