@@ -255,7 +255,6 @@ class Client:
             await runner.room(len(pending.request.data))
             core.submit(pending.request)
             runner.wake()
-            runner.room_left()
             while not pending.done:
                 await runner.changed(pending)
         finally:
@@ -274,7 +273,6 @@ class Client:
             self.core.submit(request)
         finally:
             runner.wake()
-            runner.room_left()
         await self._answer(request)
         return _receipt_of(request)
 

@@ -59,8 +59,8 @@ class Runner(ABC):
         self._failures: dict[Address, tuple[bool, str]] = {}
         """Of each node: whether it has answered at its last attempt, with a refusal, and why that failed."""
         self._waiting: dict[Request | Feed | PendingReply, Event] = {}
-        self._line: deque[Event] = deque()
-        """Calls that wait for room in the window."""
+        self._line: deque[tuple[Event, int]] = deque()
+        """Calls that wait for room in the window, first come, first served, and how many bytes each needs."""
         self._online = self.event()
         self.output = self.event()
         """Set while the core has bytes to send; whatever sends them replaces it."""
@@ -104,20 +104,17 @@ class Runner(ABC):
     # For waiting calls
 
     def wake(self) -> None:
-        """The core was called: wake the calls concerned, and what sends its output."""
+        """The core was called: wake the calls concerned, those that there is room for, and what sends its output."""
         core = self.core
         for subject in core.take_changed():
             event = self._waiting.pop(subject, None)
             if event is not None:
                 event.set()
-            if isinstance(subject, Request):
-                self._next_in_line()
         if core.has_output:
             self.output.set()
         if core.phase is Phase.CLOSED:
             self._online.set()
-            while self._line:
-                self._next_in_line()
+        self._share_room()
 
     async def changed(self, subject: Request | Feed | PendingReply) -> None:
         """Wait until the core names `subject` as changed. Look before and after: others may have been quicker."""
@@ -129,35 +126,38 @@ class Runner(ABC):
     def forget(self, subject: Request | PendingReply) -> None:
         """No call waits for it any longer, and the room that it took is free."""
         self._waiting.pop(subject, None)
-        self.room_left()
+        self._share_room()
 
     async def room(self, size: int) -> None:
-        """Wait until the window has room for `size` bytes. Raises NotConnected."""
+        """Wait for a turn, and until the window has room for `size` bytes: take it before the next await.
+
+        Raises NotConnected. After cancellation the turn is that of the next in line.
+        """
         core = self.core
-        # Also if there is room: calls that were just woken for it have their turn first.
         await self.checkpoint()
-        while not core.requests.has_room(size):
+        if self._line or not core.requests.has_room(size):
             core.check_open()
-            turn = self.event()
+            turn = (self.event(), size)
             self._line.append(turn)
             try:
-                await turn.wait()
+                await turn[0].wait()
             except BaseException:
-                if turn.is_set():
-                    self.room_left()
+                if turn[0].is_set():
+                    core.requests.release(size)
                 else:
                     self._line.remove(turn)
+                self._share_room()
                 raise
+            core.requests.release(size)
         core.check_open()
 
-    def room_left(self) -> None:
-        """A call took or released room: if there is more, wake the next one in line."""
-        if self.core.requests.has_room(1):
-            self._next_in_line()
-
-    def _next_in_line(self) -> None:
-        if self._line:
-            self._line.popleft().set()
+    def _share_room(self) -> None:
+        """There may be room: reserve it for those in line that it suffices for, up to the first that it does not."""
+        core = self.core
+        while self._line and (core.phase is Phase.CLOSED or core.requests.has_room(self._line[0][1])):
+            turn, size = self._line.popleft()
+            core.requests.reserve(size)
+            turn.set()
 
     async def online(self, timeout_seconds: float) -> None:
         """Wait until the first login. Raises what ended the client, such as Refused when every node refuses it, and

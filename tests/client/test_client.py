@@ -86,6 +86,43 @@ async def test_the_room_of_one_large_message_is_used_by_many_small_ones_at_once(
     assert most == 10
 
 
+async def test_senders_that_wait_for_room_are_served_in_the_order_in_which_they_came(autojump_clock: MockClock) -> None:
+    sent: list[int] = []
+    async with running() as mesh, mesh.client(window_bytes=5000) as client:
+
+        async def send(size: int) -> None:
+            await client.send("/queue/q", bytes(size))
+            sent.append(size)
+
+        async with trio.open_nursery() as nursery:
+            for size in (4000, 6000, 1, 5500, 2):  # each small one would fit beside the first
+                nursery.start_soon(send, size)
+                await trio.testing.wait_all_tasks_blocked()
+
+    assert sent == [4000, 6000, 1, 5500, 2]
+
+
+async def test_a_large_sender_that_gives_up_lets_those_behind_it_pass(autojump_clock: MockClock) -> None:
+    async with running() as mesh, mesh.client(window_bytes=1000) as client:
+        mesh.kill("a")
+        await eventually(lambda: client.statistics().node is None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, "/queue/q", bytes(10))
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.move_on_after(0.001):
+                async with trio.open_nursery() as doomed:
+                    doomed.start_soon(client.send, "/queue/q", bytes(5000))
+                    await trio.testing.wait_all_tasks_blocked()
+                    nursery.start_soon(client.send, "/queue/q", bytes(20))
+                    await trio.testing.wait_all_tasks_blocked()
+                    assert client.statistics().unconfirmed_messages == 1
+            await trio.testing.wait_all_tasks_blocked()
+            assert client.statistics().unconfirmed_messages == 2
+            await mesh.start("a")
+
+        assert client.statistics().unconfirmed_messages == client.statistics().unconfirmed_bytes == 0
+
+
 async def test_a_refused_message_raises_its_code_and_costs_no_connection(autojump_clock: MockClock) -> None:
     async with running(destinations=ONE_MESSAGE) as mesh, mesh.client() as client:
         await client.send("/queue/small", b"fits")

@@ -45,6 +45,10 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def waiting_for_room(client: Any) -> int:
+    return len(client.runner._line)
+
+
 def take(messages: Any, count: int) -> list[bytes]:
     bodies = []
     for _ in range(count):
@@ -80,6 +84,25 @@ def test_threads_share_one_client_and_its_window(style: Style) -> None:
         with client.subscribe("/queue/q") as messages, ThreadPoolExecutor(3) as pool:
             bodies = pool.map(lambda share: take(messages, share), (50, 50, 100))
             assert sorted(int(body) for share in bodies for body in share) == list(range(200))
+
+
+def test_a_large_message_has_its_turn_before_small_ones_that_came_later(style: Style) -> None:
+    with nodes() as mesh, style.connect(mesh.addresses, window_bytes=1000, redial_seconds_max=0.2) as client:
+        mesh.kill("a")
+        eventually(lambda: client.statistics().node is None)
+        with ThreadPoolExecutor(3) as pool:
+            sending = [pool.submit(client.send, "/queue/q", bytes(10), timeout_seconds=PATIENCE_SECONDS)]
+            eventually(lambda: client.statistics().unconfirmed_messages == 1)
+            sending.append(pool.submit(client.send, "/queue/q", bytes(5000), timeout_seconds=PATIENCE_SECONDS))
+            eventually(lambda: waiting_for_room(client) == 1)
+            sending.append(pool.submit(client.send, "/queue/q", bytes(20), timeout_seconds=PATIENCE_SECONDS))
+            eventually(lambda: waiting_for_room(client) == 2 or client.statistics().unconfirmed_messages == 2)
+            mesh.start("a")
+            for one in sending:
+                one.result()
+
+        with client.subscribe("/queue/q") as messages:
+            assert [len(body) for body in take(messages, 3)] == [10, 5000, 20]
 
 
 def test_a_refused_message_raises_its_code_and_costs_no_connection(style: Style) -> None:

@@ -86,12 +86,20 @@ class Requests:
             return True
         return self.messages < self._messages_max and self.bytes + size <= self._bytes_max
 
+    def reserve(self, size: int) -> None:
+        """Take room for a request of `size` bytes that is added after `release`."""
+        self.messages += 1
+        self.bytes += size
+
+    def release(self, size: int) -> None:
+        self.messages -= 1
+        self.bytes -= size
+
     def add(self, request: Request) -> None:
         assert request.receipt not in self._by_receipt
         self._by_receipt[request.receipt] = request
         if request.takes_room:
-            self.messages += 1
-            self.bytes += len(request.data)
+            self.reserve(len(request.data))
 
     def find(self, receipt: str) -> Request | None:
         """The request that `receipt` belongs to: its own, or that of one of its frames (`t7.2` is of `t7`)."""
@@ -106,8 +114,7 @@ class Requests:
             return False
         del self._by_receipt[request.receipt]
         if request.takes_room:
-            self.messages -= 1
-            self.bytes -= len(request.data)
+            self.release(len(request.data))
         return True
 
     def first(self) -> Request | None:
