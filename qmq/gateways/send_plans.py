@@ -211,16 +211,17 @@ class SendPlans:
         return plan
 
     def still_bound(self, envelope: Envelope) -> Envelope:
-        """`envelope`, planned some time ago, without copies for queues to which no binding leads any more."""
-        if envelope.kind is not DestinationKind.TOPIC and not envelope.destination.startswith(PREFIX):
-            return envelope  # Its copies need no bindings: children, and queues that the SEND names.
-        copies = tuple([one for one in envelope.copies if self._rules.routing.is_bound(one.destination)])
-        if len(copies) == len(envelope.copies):
+        """`envelope`, planned some time ago, without copies for queues to which no binding leads any more.
+
+        Children of a fanout, and queues that the SEND names, need none.
+        """
+        kind, destination = envelope.kind, envelope.destination
+        is_fanout = kind is DestinationKind.FANOUT
+        if kind is not DestinationKind.TOPIC and not is_fanout and not destination.startswith(PREFIX):
             return envelope
-        left = Envelope(envelope.destination, envelope.kind, envelope.headers, envelope.durable)
-        left.retain, left.copies = envelope.retain, copies
-        left.key = copies[0].key if copies else None
-        return left
+        routing, children = self._rules.routing, self._rules.children(destination) if is_fanout else ()
+        copies = [one for one in envelope.copies if one.destination in children or routing.is_bound(one.destination)]
+        return envelope if len(copies) == len(envelope.copies) else envelope.with_copies(copies)
 
     def _queues_named(self, *destinations: str) -> tuple[str, ...]:
         """These queues, each once. Raises Refused."""

@@ -359,6 +359,25 @@ def test_a_transaction_is_refused_whole_when_a_copy_has_no_room() -> None:
     assert client.error(out)["error-code"] == "queue-full" and not out.records
 
 
+@pytest.mark.parametrize("source", ["/topic/t", "/exchange/amq.fanout", "/fanout/f"])
+def test_a_commit_copies_nothing_into_a_queue_to_which_no_binding_leads_any_more(source: str) -> None:
+    client = Client()
+    rules_of(client).children = lambda name: ("/queue/child",) if name == "/fanout/f" else ()
+    bind(client, source, "gone", "left")
+    frame = send(source, transaction="t", dedup_id="1")
+    client.say("BEGIN\ntransaction:t", frame, "BEGIN\ntransaction:other")
+
+    (binding,) = rules_of(client).routing.bindings_to("/queue/gone")
+    rules_of(client).routing.remove(binding)
+    out = client.say("COMMIT\ntransaction:t")
+
+    kept = ["/fanout/f", "/queue/child"] if source == "/fanout/f" else []
+    assert [name for name, _ in records(out)] == [*kept, "/queue/left"]
+    assert client.broker.sessions[1].held_bytes == 0
+    client.say("BEGIN\ntransaction:t", frame)
+    assert not client.say("COMMIT\ntransaction:t").records
+
+
 @pytest.mark.parametrize("destination", ["/topic/t", "/exchange/amq.direct/k"])
 def test_a_dedup_id_counts_for_the_copies(destination: str) -> None:
     client = Client()

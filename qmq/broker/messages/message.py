@@ -10,6 +10,7 @@ MESSAGE frame and the journal's packed envelope). The broker never reads them; t
 their message.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -93,6 +94,16 @@ class Envelope:
         copy.options = self.options
         copy.retain = self.retain
         return copy
+
+    def with_copies(self, copies: Sequence["Envelope"]) -> "Envelope":
+        """The same, with only these of its copies."""
+        left = Envelope(self.destination, self.kind, self.headers, self.durable)
+        left.retain, left.copies = self.retain, tuple(copies)
+        if self.kind in KEPT_KINDS:
+            left.key = self.key
+        else:
+            left.key = copies[0].key if copies else None
+        return left
 
 
 class Message:
