@@ -48,8 +48,8 @@ class BoundQueues:
                 changes[key] = {**known, DECLARED_BY: user}
             elif known is None:
                 changes[key] = declared.with_owner(bound.queue, bound.declaration, user)
-            elif not declared.reaches_all():
-                # Where this node cannot hear of it, the queue may be deleted.
+            else:
+                # Written again unless all members know it so: it may be deleted where this node cannot hear of it.
                 changes[key] = known
             changes[Key(BINDING, binding.name)] = binding.value
 

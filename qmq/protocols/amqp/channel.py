@@ -38,7 +38,7 @@ class AmqpChannel:
         engine, lookup, declared, exclusive = parts.engine, parts.lookup, parts.declared, parts.exclusive
         frames = self._frames = ChannelFrames(owner, self.state, parts.loops, parts.watchers, self._flushed)
         self._queues = QueueMethods(frames, engine, lookup, declared, exclusive, parts.lifetimes)
-        self._exchanges = ExchangeMethods(frames, lookup, parts.definitions, declared, exclusive)
+        self._exchanges = ExchangeMethods(frames, lookup, parts.definitions, exclusive)
         self._publishes = ChannelPublishes(frames, lookup, engine.broker, parts.body_bytes_max)
         self.consumers = ChannelConsumers(
             frames, self._queues, lookup, pull, engine, parts.watchers, parts.lifetimes, parts.spawn

@@ -1,19 +1,21 @@
 """Methods of one channel about exchanges and bindings: each asks the node for a verb (docs/bindings.md)."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from qmq.broker.routing.binding import Binding, read_binding
+from qmq.definitions.definition import Key
 from qmq.errors import Refused
-from qmq.model.routing_names import PREFIX
+from qmq.model.routing_names import PREFIX, is_reserved
 from qmq.protocols.amqp.channel_frames import ChannelFrames
 from qmq.protocols.amqp.codec.methods import commands
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
 from qmq.protocols.amqp.gateway.declares import exchange_value
 from qmq.protocols.amqp.gateway.names import check_declarable, exchange_name, queue_destination, source_of
 from qmq.protocols.amqp.lookup import Lookup, check_any_right, check_verb
-from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.live import LiveDefinitions
+from qmq.settings.routing.definitions import BINDING, EXCHANGE
 from qmq.verbs.queues import Declare, Delete
 from qmq.verbs.routing import Bind, Unbind
 from qmq.verbs.verb import Verb
@@ -32,7 +34,6 @@ class ExchangeMethods:
         frames: ChannelFrames,
         lookup: Lookup,
         definitions: LiveDefinitions,
-        declared: DeclaredQueues,
         exclusive: ExclusiveQueues,
     ) -> None:
         self._frames = frames
@@ -40,7 +41,6 @@ class ExchangeMethods:
         self._rights = frames.rights
         self._lookup = lookup
         self._definitions = definitions
-        self._declared = declared
         self._exclusive = exclusive
 
     # Bindings
@@ -59,9 +59,12 @@ class ExchangeMethods:
     async def _bind(self, target: str, binding: Binding) -> bool:
         """Bind `target`; False if it is bound so already. Raises Refused."""
         said = {"source": binding.source, "key": binding.key}
-        if self._lookup.table.has_binding(binding.name) and self._declared.reaches_all():
+        has_binding = self._lookup.table.has_binding
+        if has_binding(binding.name):
             check_verb(self._rights, Bind, target, said)
-            return False
+            # Again after the question: the answer may be that it is deleted.
+            if await self._lookup.is_latest(Key(BINDING, binding.name)) and has_binding(binding.name):
+                return False
         await self._owner.ask(Bind(source=binding.source, key=binding.key), target, binding.arguments, said)
         # The client may let another one publish by any node now: a request that names this queue for replies.
         await self._definitions.spread()
@@ -141,12 +144,22 @@ class ExchangeMethods:
                 arguments=method.arguments,
                 vhost=self._owner.vhost,
             )
-            known = exchanges.get(name)
-            if known is not None and known.value == value and self._declared.reaches_all():
-                check_verb(self._rights, Declare, about)
-            else:
+            if not await self._is_declared(name, value):
                 await self._owner.ask(Declare(), about, value)
         self._frames.done(method, commands.Exchange.DeclareOk())
+
+    async def _is_declared(self, name: str, value: Mapping[str, Any]) -> bool:
+        """Whether all members know the exchange as it is declared here. Raises Refused."""
+
+        def is_same() -> bool:
+            known = self._lookup.table.exchanges.get(name)
+            return known is not None and known.value == value
+
+        if not is_same():
+            return False
+        check_verb(self._rights, Declare, f"{PREFIX}{name}")
+        # Again after the question: the answer may be that it is deleted.
+        return is_reserved(name) or (await self._lookup.is_latest(Key(EXCHANGE, name)) and is_same())
 
     async def delete_exchange(self, method: Any) -> None:
         name = exchange_name(method.exchange, self._owner.vhost)

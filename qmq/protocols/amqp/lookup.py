@@ -15,6 +15,7 @@ from qmq.access.rules import Action
 from qmq.broker.broker import Broker
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy
+from qmq.definitions.definition import Key
 from qmq.mesh.peers.calls import Facts
 from qmq.model.routing_names import PREFIX
 from qmq.protocols.amqp.codec.refusals import AmqpRefusal, ReplyCode
@@ -53,6 +54,17 @@ class Lookup:
     async def refresh(self) -> None:
         """Learn what clients of other nodes have declared a moment ago."""
         await self._sync.refresh()
+
+    async def is_latest(self, key: Key) -> bool:
+        """Whether no member knows a later change of this definition than this node, as `DefinitionSync.knows_latest`.
+
+        So a client that declares before each use costs a question and no change. False: the verb decides.
+        """
+
+        async def is_later(_: str) -> bool:
+            return not await self._sync.knows_latest([key])
+
+        return self._declared.reaches_all() and not await self.questions.exists(" ".join(key), is_later)
 
     async def vhost_exists(self, name: str) -> bool:
         """Whether clients may open this virtual host."""
@@ -129,7 +141,8 @@ class _Question:
 
 class Questions:
     """Questions of the publishers of one node to the mesh, whether a queue exists: one at a time for each queue. So is
-    the question for new bindings, under the name PREFIX; its answer is always "no".
+    the question for new bindings, under the name PREFIX; its answer is always "no". And so is the question whether a
+    definition has a later change, under its kind and name.
 
     A publish that comes after a queue was declared on any node must find it. So a "no" counts only for publishes that
     came before its question began; those that come meanwhile wait, and are all answered by the next one. A "yes"

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import trio
 
+from qmq.definitions.definition import Key
 from qmq.engine.parts import EngineParts
 from qmq.errors import Refused
 from qmq.gateways.bound_queues import is_own_name
@@ -16,6 +17,7 @@ from qmq.protocols.amqp.gateway.declares import in_arguments, queue_value
 from qmq.protocols.amqp.gateway.names import DIRECT_REPLY, GENERATED, REPLIES, check_declarable, queue_destination
 from qmq.protocols.amqp.lookup import Lookup, check_any_right, check_verb
 from qmq.settings.definitions.declare import EXCLUSIVE
+from qmq.settings.definitions.declared_queues import KIND as QUEUE
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
@@ -105,7 +107,7 @@ class QueueMethods:
         self._frames.respond(method, DECLARE_OK + short_string(name) + numbers)
 
     async def _declare(self, queue: str, value: dict[str, Any]) -> None:
-        """Declare a queue. Clients do so before each use, so what is declared already costs no change."""
+        """Declare a queue. Clients do so before each use, so what all members know as declared costs no change."""
         declared, exclusive = self._declared, self._exclusive
         known = declared.value_of(queue)
         if known is not None and (EXCLUSIVE in known) is not (EXCLUSIVE in value):
@@ -115,15 +117,21 @@ class QueueMethods:
                 exclusive.check(queue, self._owner.session.id)
                 which = "exclusive to this connection" if EXCLUSIVE in known else "not exclusive"
                 raise AmqpRefusal(ReplyCode.RESOURCE_LOCKED, f"the queue is declared, and is {which}")
-        elif known is not None and declared.reaches_all():
+        elif known is not None:
             wanted = dict(value)
             if EXCLUSIVE in wanted:
                 wanted[EXCLUSIVE] = exclusive.owner(self._owner.session.id)
-            if declared.check_same(queue, wanted, is_replacing=True):
+
+            def is_same() -> bool:
+                return declared.check_same(queue, wanted, is_replacing=True)
+
+            if is_same():
                 check_verb(self._rights, Declare, queue)
                 exclusive.check(queue, self._owner.session.id)
-                self._lifetimes.declared_again(queue)
-                return
+                # Again after the question: the answer may be that it is deleted.
+                if await self._lookup.is_latest(Key(QUEUE, queue)) and is_same():
+                    self._lifetimes.declared_again(queue)
+                    return
         await self._owner.ask(Declare(), queue, value)
 
     async def delete(self, method: Any) -> None:

@@ -3,13 +3,15 @@
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
-from tests.node.mesh_rig import MeshRig
+from tests.node.mesh_rig import MeshRig, isolate, rejoin
 from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscribe
+from tests.settings.definitions.test_definitions_mesh import until_alike
 from tests.settings.routing.test_bindings import HASH, publish, request
 
 T = "/topic/prices.eu"
@@ -71,6 +73,33 @@ async def test_a_durable_subscription_of_a_pattern_survives_a_restart_and_contin
         again = await mesh.connect("b")
         assert await follow(again, "/topic/prices.*", durable="true") == "RECEIPT"
         assert await again.messages(1) == [b"kept"]
+
+
+async def test_one_that_is_bound_again_behind_an_unnoticed_cut_wins_over_a_deletion_of_its_queue(
+    autojump_clock: MockClock,
+) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        client = await mesh.connect("c")
+        assert await follow(client, durable="true") == "RECEIPT"
+        client.pipe.close()
+        await until_alike(mesh)
+        a = mesh.nodes["a"].settings_parts
+        queue, binding = a.declared_queues.definitions_of(*a.declared_queues.texts)
+        await a.definitions.change({binding: None})
+        await until_alike(mesh)
+        isolate(mesh, "c")
+        await a.definitions.change({queue: None})
+        await trio.sleep(0.5)
+        assert len(mesh.nodes["c"].mesh.followers()) == 2
+
+        assert await follow(await mesh.connect("c"), durable="true") == "RECEIPT"
+        rejoin(mesh, "c")
+        await mesh.until_linked()
+        await until_alike(mesh)
+
+        for node in mesh.nodes.values():
+            assert [*node.settings_parts.declared_queues.texts] == [queue.name]
+            assert [one.name for one in node.settings_parts.routing.bindings()] == [binding.name]
 
 
 async def test_the_id_and_the_destination_name_the_queue(autojump_clock: MockClock) -> None:
