@@ -215,9 +215,9 @@ def test_a_receipt_for_two_disks_is_excused_only_by_the_loss_of_two_that_had_the
     allowed_losses = AllowedLosses(
         ids={one.id: first, two.id: second},
         losses=[
-            Loss("n2", frozenset([first])),
-            Loss("n1", frozenset([first, second])),
-            Loss("n1", frozenset([second])),
+            Loss("n2", frozenset([first]), was_on_disk=True),
+            Loss("n1", frozenset([first, second]), was_on_disk=True),
+            Loss("n1", frozenset([second]), was_on_disk=True),
         ],
     )
 
@@ -225,7 +225,9 @@ def test_a_receipt_for_two_disks_is_excused_only_by_the_loss_of_two_that_had_the
 
     assert len(wrongs) == 1 and two.id in wrongs[0]
     assert queues.lost_copies(ledger, allowed_losses, {two.id}) == [], "another attempt stands in a log"
-    allowed_losses.losses.append(Loss("n3", frozenset([second])))
+    allowed_losses.losses.append(Loss("n3", frozenset([second]), was_on_disk=False))
+    assert len(queues.lost_copies(ledger, allowed_losses)) == 1, "a node without a disk had no copy"
+    allowed_losses.losses.append(Loss("n4", frozenset([second]), was_on_disk=True))
     assert queues.lost_copies(ledger, allowed_losses) == []
 
 
