@@ -21,6 +21,7 @@ STOMP = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0SEND\ndestination:/queue/pwne
 BEANSTALK = b"use pwned\r\nput 0 0 60 4\r\nevil\r\n"
 AMQP = b"AMQP\0\0\x09\x01"
 HTTP = b"POST /v1/queues/pwned/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\n\r\nevil"
+CLIENT_HELLO = b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(range(32, 64)) + b"\x20"
 
 PORTS = {"stomp": PORT, "beanstalkd": BEANSTALK_PORT, "amqp": AMQP_PORT, "http": WEB_PORT}
 LISTENERS = {
@@ -79,7 +80,9 @@ async def test_nothing_in_the_body_of_a_page_is_obeyed_at_the_listener_of_peers(
         assert b"CONNECTED" not in answer
 
 
-@pytest.mark.parametrize("before", [b"GET / HTTP/1.1", b"hello", b"x" * 300, b"POST x"])
+@pytest.mark.parametrize(
+    "before", [b"GET / HTTP/1.1", b"hello", b"x" * 300, b"POST x", b"stats / HTTP/1.1", b"put 1 2 3 x"]
+)
 async def test_beanstalkd_obeys_nothing_behind_a_first_line_that_is_no_command(
     before: bytes, autojump_clock: MockClock
 ) -> None:
@@ -87,6 +90,18 @@ async def test_beanstalkd_obeys_nothing_behind_a_first_line_that_is_no_command(
         answer = await answer_of(rig, HOST, BEANSTALK_PORT, before + b"\r\n" + BEANSTALK)
 
         assert answer in (b"UNKNOWN_COMMAND\r\n", b"BAD_FORMAT\r\n")
+        assert not depths(rig.alive)
+
+
+@pytest.mark.parametrize("body", [STOMP, BEANSTALK, AMQP, HTTP], ids=["stomp", "beanstalkd", "amqp", "http"])
+@pytest.mark.parametrize("port", PORTS.values(), ids=PORTS)
+async def test_nothing_behind_the_beginning_of_a_tls_client_hello_is_obeyed(
+    port: int, body: bytes, autojump_clock: MockClock
+) -> None:
+    """A page chooses the name of its host, the ticket of its session, and other parts of it."""
+    async with Rig(**LISTENERS).run() as rig:
+        await answer_of(rig, HOST, port, CLIENT_HELLO + b"\r\n" + body)
+
         assert not depths(rig.alive)
 
 

@@ -63,8 +63,8 @@ class WrongCommand(NamedTuple):
     is_last: bool = False
 
 
-_REQUEST_LINE: Final = re.compile(rb"[A-Za-z]+ .* HTTP/[0-9.]+\Z")
-"""Of HTTP: a browser sends it, and behind it what some web page wants."""
+_REQUEST_LINE: Final = re.compile(rb"[^ ]+ .* HTTP/[0-9.]+\Z", re.DOTALL)
+"""Of HTTP, with any method: a browser sends it, and behind it what some web page wants."""
 
 _NAME = rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}"
 _TUBE: Final = re.compile(rb"(%b)\Z" % _NAME)
@@ -100,6 +100,8 @@ _BY_WORD: Final = {verb.encode(): (verb, beginning) for verb, beginning in _BEGI
 
 def parse_line(line: bytes) -> BeanstalkCommand | WrongCommand:
     """The command in a line without its CR LF. That of `put` still lacks its body, whose size is its last number."""
+    if b" HTTP/" in line and _REQUEST_LINE.match(line):
+        return WrongCommand(UNKNOWN_COMMAND, is_last=True)
     if b"\0" in line:
         return WrongCommand(BAD_FORMAT)
     word = line.partition(b" ")[0]
@@ -107,7 +109,7 @@ def parse_line(line: bytes) -> BeanstalkCommand | WrongCommand:
     if known is None or not line.startswith(known[1]):
         known = next((one for one in _BEGINNINGS if line.startswith(one[1])), None)
     if known is None:
-        return WrongCommand(UNKNOWN_COMMAND, is_last=_REQUEST_LINE.match(line) is not None)
+        return WrongCommand(UNKNOWN_COMMAND)
     verb, beginning = known
     if verb is BeanstalkVerb.QUIT:
         return BeanstalkCommand(verb)

@@ -3,7 +3,7 @@
 Bounds: a line has at most 224 bytes with its CR LF, and a longer one is discarded up to its end. A body that is larger
 than allowed is discarded, too, without being held; if even that would be too much, nothing more is read.
 
-Surprising: nothing is read behind a first line that is no command, or behind a request line of HTTP. A web page can
+Surprising: nothing is read behind a first line with anything wrong, or behind a request line of HTTP. A web page can
 make a browser send such lines to any port, with commands behind them.
 """
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb, WrongCommand, parse_line
-from qmq.protocols.beanstalk.codec.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND
+from qmq.protocols.beanstalk.codec.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
 
 LINE_BYTES_MAX: Final = 224
 """With CR LF, as in beanstalkd."""
@@ -121,7 +121,7 @@ class BeanstalkReader:
             return at + LINE_BYTES_MAX - 1
         command = parse_line(bytes(buffer[at:end]))
         if isinstance(command, WrongCommand):
-            if command.is_last or (self._is_first and command.reply == UNKNOWN_COMMAND):
+            if command.is_last or self._is_first:
                 command = command._replace(is_last=True)
                 self._state = _ReaderState.OVER
             found.append(command)

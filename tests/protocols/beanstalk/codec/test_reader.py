@@ -54,7 +54,14 @@ def test_the_longest_line_is_read_and_a_longer_one_is_discarded() -> None:
     [
         (b"GET / HTTP/1.1", UNKNOWN_COMMAND),
         (b"PUT / HTTP/1.1", UNKNOWN_COMMAND),
+        (b"stats / HTTP/1.1", UNKNOWN_COMMAND),
+        (b"reserve-with-timeout / HTTP/1.1", UNKNOWN_COMMAND),
         (b"what", UNKNOWN_COMMAND),
+        (b"stats a", BAD_FORMAT),
+        (b"put a b c d", BAD_FORMAT),
+        (b"use -", BAD_FORMAT),
+        (b"stats\0", BAD_FORMAT),
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"r" * 32 + b"\x20", BAD_FORMAT),
         (b"", UNKNOWN_COMMAND),
         (b"x" * (LINE_BYTES_MAX - 2), UNKNOWN_COMMAND),
         (b"x" * (LINE_BYTES_MAX - 1), BAD_FORMAT),
@@ -71,17 +78,30 @@ def test_nothing_is_read_behind_a_first_line_that_is_no_command(line: bytes, rep
     assert reader.unfinished_bytes == 0
 
 
-def test_a_first_command_with_a_wrong_number_is_not_the_last() -> None:
-    found = BeanstalkReader(JOB_BYTES_MAX).receive(b"put a b c d\r\nwhat\r\nreserve\r\n")
+def test_a_wrong_line_behind_the_first_one_is_not_the_last() -> None:
+    found = BeanstalkReader(JOB_BYTES_MAX).receive(b"stats\r\nput a b c d\r\nstats\0\r\nwhat\r\nreserve\r\n")
 
     assert found == [
+        BeanstalkCommand(BeanstalkVerb.STATS),
+        WrongCommand(BAD_FORMAT),
         WrongCommand(BAD_FORMAT),
         WrongCommand(UNKNOWN_COMMAND),
         BeanstalkCommand(BeanstalkVerb.RESERVE),
     ]
 
 
-@pytest.mark.parametrize("line", [b"GET / HTTP/1.1", b"post /a?b=%20 HTTP/1.0", b"GET http://a/ b HTTP/2"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET / HTTP/1.1",
+        b"post /a?b=%20 HTTP/1.0",
+        b"GET http://a/ b HTTP/2",
+        b"GET /\0 HTTP/1.1",
+        b"stats / HTTP/1.1",
+        b"reserve-with-timeout / HTTP/1.1",
+        b"kick 5 HTTP/1.1",
+    ],
+)
 def test_nothing_is_read_behind_a_request_line_of_http(line: bytes) -> None:
     assert read(line + b"\r\nreserve\r\n") == [WrongCommand(UNKNOWN_COMMAND, is_last=True)]
 
