@@ -1,6 +1,5 @@
 """What a client may do, and what the definition of a user has in place of a passcode."""
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,7 +11,7 @@ from qmq.broker.messages.destination import is_pattern
 from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts
-from qmq.mesh.peers.verb_request import ControlResponse, in_body
+from qmq.mesh.peers.verb_request import ControlResponse, in_body, json_object
 from qmq.sessions.clients.access import Access
 from qmq.verbs.nodes import PasswordHash, ShowRights
 from qmq.verbs.table import needs_of
@@ -64,8 +63,8 @@ class RightsVerbs:
     async def password_hash(self, asked: VerbRequest[PasswordHash]) -> ControlResponse:
         """What the definition of a user has in place of its passcode. Takes about a tenth of a second, in a thread."""
         try:
-            passcode = json.loads(asked.body)["passcode"]
-        except (ValueError, TypeError, KeyError):
+            passcode = json_object(asked.body, asked.verb)["passcode"]
+        except (Refused, KeyError):
             passcode = None
         if not isinstance(passcode, str) or not 1 <= len(passcode) <= PASSCODE_CHARS_MAX:
             raise Refused("bad-body", f'The body is {{"passcode": …}}, with 1 to {PASSCODE_CHARS_MAX} characters.')
