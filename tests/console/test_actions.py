@@ -398,3 +398,25 @@ def test_exchange_is_declared_and_deleted(page: Any, node: Console) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Delete the exchange").click()
 
     expect(row).to_have_count(0)
+
+
+def test_permissions_of_a_user_and_of_a_group_are_added_and_deleted(page: Any, node: Console) -> None:
+    for principal, name in (("carol", "user:carol"), ("group:billing", "group:billing")):
+        page.goto(f"{node.address}/#/users")
+        page.get_by_role("button", name="Add a permission").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("User or group").fill(principal)
+        dialog.get_by_label("subscribe").check()
+        dialog.get_by_label("send").check()
+        dialog.get_by_label("Destination").fill("/queue/permitted.*")
+        expect(dialog.locator("code")).to_have_text(
+            f"qmq permissions allow {principal} send,subscribe '/queue/permitted.*'"
+        )
+        dialog.get_by_role("button", name="Add").click()
+
+        row = page.get_by_role("row", name=principal)
+        expect(row).to_contain_text("send, subscribe")
+        row.get_by_role("button", name="Delete").click()
+        expect(dialog).to_contain_text(f"{name} allow send,subscribe /queue/permitted.*")
+        dialog.get_by_role("button", name="Delete").click()
+        expect(row).to_have_count(0)

@@ -63,7 +63,7 @@ export function show(main) {
     const boxes = ACTIONS.map((one) => h("input", { type: "checkbox", value: one }));
     const destination = h("input", { value: "/queue/", spellcheck: "false" });
     const chosen = () => boxes.filter((box) => box.checked).map((box) => box.value);
-    const name = () => `${principal.value} ${kind.value} ${chosen().join(",")} ${destination.value}`;
+    const name = () => `${principal.value.startsWith("group:") ? "" : "user:"}${principal.value} ${kind.value} ${chosen().join(",")} ${destination.value}`;
     const value = () => ({ [principal.value.startsWith("group:") ? "group" : "user"]: principal.value.replace(/^group:/, ""), [kind.value]: chosen(), destinations: [destination.value] });
     act({ title: "Add a permission", name: "", plain: true, fields: [field("User or group", principal), field("Allow or deny", kind), h("div", { class: "row", role: "group", "aria-label": "Actions" }, boxes.map((box) => h("label", { class: "row" }, box, box.value))), field("Destination, or the beginning of names with *", destination)], isReady: () => principal.value && chosen().length && destination.value.length > 1,
       verb: () => [`definitions/put/permission/${encodeURIComponent(name())}`, {}, value()], shell: () => `qmq permissions ${kind.value} ${quoted(principal.value || "USER")} ${chosen().join(",") || "ACTIONS"} ${quoted(destination.value)}`, label: () => "Add", done: () => `Defined ${reached()}` }, load);
