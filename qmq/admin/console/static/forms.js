@@ -10,7 +10,7 @@ export const KINDS = {
   policy: { one: "policy", title: "Policies", example: "/queue/jobs.*", label: "Destination, or the beginning of names with *", command: "policies set" },
   queue: { one: "declaration", title: "Declared queues", example: "/queue/jobs", label: "Queue", command: "queues declare" },
   limit: { one: "limit", title: "Limits", example: "user:ann", label: "user:NAME, user:* for each user, or group:NAME", command: "limits set" },
-  archive: { one: "archive", title: "Archives", example: "archive", label: "Name, as the archiver has it", command: "archives set" },
+  archive: { one: "archive", article: "an", title: "Archives", example: "archive", label: "Name, as the archiver has it", command: "archives set" },
   schema: { one: "schema", title: "Schemas", example: "order-1", label: "Name", isJson: true },
 };
 
@@ -86,7 +86,7 @@ export async function editDefinition(kind, one, onDone) {
   name.addEventListener("input", draw);
   draw();
   return act({
-    title: one ? `Change the ${about.one} ${one.name}` : `Add a ${about.one}`, name: "", plain: true, wide: true,
+    title: one ? `Change the ${about.one} ${one.name}` : `Add ${about.article ?? "a"} ${about.one}`, name: "", plain: true, wide: true,
     fields: [h("label", { class: "field" }, h("span", null, about.label), name), about.isJson ? h("label", { class: "field" }, h("span", null, "The schema (Avro, in JSON)"), text) : grid],
     isReady: () => name.value.trim(),
     verb: () => (kind === "queue" ? [`declare${pathOf(name.value.trim())}`, { replace: Boolean(one) }, read()] : [`definitions/put/${nameOf(kind, name.value.trim())}`, {}, read()]),

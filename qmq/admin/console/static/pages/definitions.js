@@ -50,7 +50,7 @@ function lists(only, load) {
         : page && h("a", { href: `#/${page}` }, "Its page")))), text && count(kind) ? "None has this in its name or value." : [why, command && h("code", null, command)]);
     replace(about, rows.length > SHOWN && `${number(rows.length)}, the first ${SHOWN} are shown`);
     add.hidden = !KINDS[kind];
-    replace(add, `Add a ${KINDS[kind]?.one}`);
+    replace(add, `Add ${KINDS[kind]?.article ?? "a"} ${KINDS[kind]?.one}`);
   }
   draw();
   return { element: h("div", null, !only && bar, h("div", { class: "row top" }, add, filter, about), h("div", { class: "panel flush" }, list.element)), draw };
