@@ -314,7 +314,7 @@ class Broker:
     ) -> int:
         """Apply a transaction in one batch: all of it or, when Refused, none of it. Nothing may follow in `out`.
 
-        Messages with a dedup id that is known here, or held `elsewhere`, are left out: they are appended already.
+        Messages and copies whose dedup id is known here, or held `elsewhere`, are left out: they are appended already.
 
         Returns the level of its receipts: `level` and `is_quorum`, or the strongest that one of the frames asks for.
         """
@@ -328,22 +328,24 @@ class Broker:
         ends = ends_of_runs(frames)
         taken = 0
         for at, held in enumerate(frames):
+            envelope = None if at < taken or id(held) in known else transactions.missing(held, now_us, elsewhere)
             if at < taken:
                 pass
-            elif id(held) in known or transactions.is_appended(held, now_us, elsewhere):
+            elif held.envelope is not None and envelope is None:
                 out.repeats = True
                 if out.sent is not None:
                     out.sent.append((None, True))
-            elif held.envelope is not None:
+            elif envelope is not None:
+                out.repeats = out.repeats or envelope is not held.envelope
                 end = ends[at]
                 run = frames[at:end] if end > at + 1 and now_us == out.now_us else ()
                 envelopes = [one.envelope for one in run if one.envelope is not None]
-                if run and self.send_run(held.envelope, [one.body for one in run], out, envelopes):
+                if run and self.send_run(envelope, [one.body for one in run], out, envelopes):
                     taken = end
                 else:
-                    if end > at + 1 and held.envelope.destination not in self.queues.by_name:
+                    if end > at + 1 and envelope.destination not in self.queues.by_name:
                         ends[at + 1] = end  # The first message makes the queue, and the others are a run.
-                    message = self.send(held.envelope, held.body, now_us, out)
+                    message = self.send(envelope, held.body, now_us, out)
                     if out.sent is not None:
                         out.sent.append((message, False))
             elif held.delivery is not None and held.delivery.tag in self.queues.deliveries:

@@ -11,6 +11,7 @@ from qmq.broker.consumers.outcome import DEAD_LETTERS_BYTES_MAX
 from qmq.broker.consumers.session import ClientState, HeldFrame
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription, covered
 from qmq.broker.messages.dedup import Dedup
+from qmq.broker.messages.dedup_learning import missing_of
 from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Envelope, Retain
 from qmq.broker.queues.queues import Queues
@@ -96,14 +97,14 @@ class Transactions:
         Returns all frames, the id() of those that are appended already, and the bytes of the others' dead letters.
         """
         frames = self._frames(session_id, name)
-        known = {
-            id(held)
+        missing = {
+            id(held): self.missing(held, now_us, elsewhere)
             for held in frames
-            if held.envelope is not None and held.envelope.key is not None and self.is_appended(held, now_us, elsewhere)
+            if held.envelope is not None and held.envelope.key is not None
         }
-        dead_letters_bytes = self._check(frames, known)
+        dead_letters_bytes = self._check(frames, missing)
         self.abort(session_id, name)
-        return frames, known, dead_letters_bytes
+        return frames, {held for held, envelope in missing.items() if envelope is None}, dead_letters_bytes
 
     def abort(self, session_id: int, name: str) -> None:
         """Forget all that was held. Raises Refused when there is no such transaction."""
@@ -115,36 +116,38 @@ class Transactions:
         else:
             session.held_bytes = 0
 
-    def _check(self, frames: list[HeldFrame], known: Collection[int]) -> int:
+    def _check(self, frames: list[HeldFrame], missing: Mapping[int, Envelope | None]) -> int:
         """Refuse the whole when one of `frames` cannot be applied behind the others; nothing changes.
 
-        Those whose id() is in `known` are left out. Returns the bytes of the dead letters that the others make.
+        `missing`: by id(), of those that have a dedup id, the envelope of what is not appended yet. Returns the bytes
+        of the dead letters that the others make.
         """
         send_limits = self._send_limits
         ahead: dict[str, tuple[int, int]] = {}
         ends = ends_of_runs(frames)
         taken = 0
         for at, held in enumerate(frames):
-            if at < taken or id(held) in known:
+            if at < taken:
                 continue
-            if held.envelope is not None:
+            envelope = missing.get(id(held), held.envelope)
+            if envelope is not None:
                 if ends[at] > at + 1:
                     run_bytes = sum([len(one.body) for one in frames[at : ends[at]]])
-                    if send_limits.has_room(held.envelope, ends[at] - at, run_bytes):
+                    if send_limits.has_room(envelope, ends[at] - at, run_bytes):
                         taken = ends[at]
-                        messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
-                        ahead[held.envelope.destination] = (messages + taken - at, body_bytes + run_bytes)
+                        messages, body_bytes = ahead.get(envelope.destination, (0, 0))
+                        ahead[envelope.destination] = (messages + taken - at, body_bytes + run_bytes)
                         continue
                 size = len(held.body)
-                messages, body_bytes = ahead.get(held.envelope.destination, (0, 0))
-                send_limits.check_send(held.envelope, size, messages, body_bytes)
-                if held.envelope.copies:
-                    send_limits.check_copies(held.envelope, size, ahead)
-                if held.envelope.kind is not DestinationKind.EXCHANGE:
-                    ahead[held.envelope.destination] = (messages + 1, body_bytes + size)
-                for envelope in held.envelope.copies:
-                    messages, body_bytes = ahead.get(envelope.destination, (0, 0))
+                messages, body_bytes = ahead.get(envelope.destination, (0, 0))
+                send_limits.check_send(envelope, size, messages, body_bytes)
+                if envelope.copies:
+                    send_limits.check_copies(envelope, size, ahead)
+                if envelope.kind is not DestinationKind.EXCHANGE:
                     ahead[envelope.destination] = (messages + 1, body_bytes + size)
+                for copy in envelope.copies:
+                    messages, body_bytes = ahead.get(copy.destination, (0, 0))
+                    ahead[copy.destination] = (messages + 1, body_bytes + size)
             elif held.delivery is not None and held.delivery.tag not in self._queues.deliveries:
                 raise Refused("unknown-ack", "A message of the transaction does not wait for its ACK any more.")
         dead_letters_bytes = self._dead_letters_bytes(frames)
@@ -190,10 +193,12 @@ class Transactions:
                 decided.add(delivery.tag)
         return size
 
-    def is_appended(self, held: HeldFrame, now_us: int, elsewhere: Mapping[bytes, bool]) -> bool:
-        """Whether this is a message that some node has by its dedup id."""
-        key = None if held.envelope is None else held.envelope.key
-        return key is not None and (elsewhere.get(key, False) or self._dedup.find(key, now_us) is not None)
+    def missing(self, held: HeldFrame, now_us: int, elsewhere: Mapping[bytes, bool]) -> Envelope | None:
+        """The envelope of what a held SEND must still append (`missing_of`). None for a duplicate, an ACK or NACK."""
+        envelope = held.envelope
+        if envelope is None or envelope.key is None:
+            return envelope
+        return missing_of(envelope, self._dedup, now_us, elsewhere)
 
     def _frames(self, session_id: int, name: str) -> list[HeldFrame]:
         frames = self._sessions[session_id].transactions.get(name)

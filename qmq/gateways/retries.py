@@ -1,8 +1,10 @@
 """SENDs that may be there already: which ones a session cannot decide at once, and how they are answered.
 
-A SEND whose message this node knows by its dedup id is confirmed and not appended. A retry (`redelivered:true`) is not
-decided before peers were asked: the gateway pauses before it, the session asks about all that follow in the same read
-with one query, calls `answered`, and continues. So a client's frames keep their order.
+A SEND whose message this node knows by its dedup id is confirmed and not appended. If it makes copies, each of them is
+known by its own: those that are missing are appended, and it is a duplicate when there are none. A retry
+(`redelivered:true`), or a SEND of which a part is known, is not decided before peers were asked: the gateway pauses
+before it, the session asks about those that follow in the same read with one query, calls `answered`, and continues. So
+a client's frames keep their order.
 
 What was asked about counts until the read is done. This node's own knowledge is looked at again after the query.
 """
@@ -11,6 +13,8 @@ from collections.abc import Collection
 
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.messages.dedup_learning import keys_of, missing_of
+from qmq.broker.messages.message import Envelope
 from qmq.broker.messages.receipt_levels import FSYNC
 from qmq.errors import Refused
 from qmq.gateways.paused import Command, Paused, PauseReason
@@ -24,6 +28,9 @@ HERE: Marks = (("duplicate", "true"),)
 
 ELSEWHERE: Marks = (("duplicate", "true"), ("receipt-level", "fsync"), ("copies", "1"))
 """A peer has it, and its record has not come in time."""
+
+KEYS_AT_ONCE = 10_000
+"""Of one query, and those of the SEND that exceeds them: a SEND can make 1,000 copies."""
 
 
 class Repeats:
@@ -40,25 +47,23 @@ class Repeats:
 
     def may_append(self, plan: SendPlan, now_us: int) -> bool:
         """Whether a SEND with this plan may be appended now. In a transaction, COMMIT decides that."""
-        key = plan.key
-        if key is None or plan.transaction is not None or not plan.is_bounded:
+        if plan.key is None or plan.transaction is not None or not plan.is_bounded:
             return True
-        if self._broker.dedup.find(key, now_us) is not None:
-            return False
-        elsewhere = self.asked.get(key)
-        if elsewhere is None:
-            return not (plan.is_retry or self._broker.dedup.was_asked(key))
-        return not elsewhere
+        envelope = plan.envelope
+        return self.missing(envelope, now_us) is not None and not self._unsure(envelope, plan.is_retry, now_us)
+
+    def missing(self, envelope: Envelope, now_us: int) -> Envelope | None:
+        """The envelope of what a SEND in this one, which has a key, must still append; None: it is a duplicate."""
+        return missing_of(envelope, self._broker.dedup, now_us, self.asked)
 
     def of_commit(self, transaction: str, now_us: int) -> list[bytes]:
         """The keys that peers must be asked about before it is committed. None for one that is not there."""
         held = self._broker.sessions[self._session_id].transactions.get(transaction, ())
         return [
-            one.envelope.key
+            key
             for one in held
-            if one.envelope is not None
-            and one.envelope.key is not None
-            and self._is_unsure(one.envelope.key, one.is_retry, now_us)
+            if one.envelope is not None and one.envelope.key is not None
+            for key in self._unsure(one.envelope, one.is_retry, now_us)
         ]
 
     def pause(self, frames: list[Command], now_us: int) -> Paused:
@@ -73,15 +78,14 @@ class Repeats:
         return Paused(PauseReason.DEDUP, frames, self.unsure(frames, now_us))
 
     def unsure(self, frames: list[Command], now_us: int) -> list[bytes]:
-        """The keys that peers must be asked about, of all SENDs that `frames` begin with."""
+        """The keys that peers must be asked about, of the SENDs that `frames` begin with: of all, or of many."""
         keys: list[bytes] = []
         for frame in frames:
             plan = self._plan(frame)
-            if plan is None:
+            if plan is None or len(keys) >= KEYS_AT_ONCE:
                 break
             if plan.key is not None and plan.transaction is None:
-                if self._is_unsure(plan.key, plan.is_retry, now_us):
-                    keys.append(plan.key)
+                keys += self._unsure(plan.envelope, plan.is_retry, now_us)
         return keys
 
     def answered(self, keys: Collection[bytes], elsewhere: Collection[bytes]) -> None:
@@ -97,12 +101,12 @@ class Repeats:
             plan = self._plan(frame)
             if plan is None or plan.key is None or plan.transaction is not None:
                 return frames[number:]
-            if self._broker.dedup.find(plan.key, now_us) is not None:
-                marks, level = HERE, max(plan.level, FSYNC)
-            elif self.asked.get(plan.key):
+            if self.missing(plan.envelope, now_us) is not None:
+                return frames[number:]
+            if any([self._broker.dedup.find(key, now_us) is None for key in keys_of(plan.envelope)]):
                 marks, level = ELSEWHERE, FSYNC
             else:
-                return frames[number:]
+                marks, level = HERE, max(plan.level, FSYNC)
             if out.repeats and out.marks is not marks:
                 return frames[number:]
             out.repeats = True
@@ -117,9 +121,14 @@ class Repeats:
         if self.asked:
             self.asked = {}
 
-    def _is_unsure(self, key: bytes, is_retry: bool, now_us: int) -> bool:
+    def _unsure(self, envelope: Envelope, is_retry: bool, now_us: int) -> list[bytes]:
+        """The keys of a SEND that peers must be asked about before it is decided. That a part is known makes it one
+        that is tried again."""
         dedup = self._broker.dedup
-        return key not in self.asked and (is_retry or dedup.was_asked(key)) and dedup.find(key, now_us) is None
+        keys = keys_of(envelope)
+        unknown = [key for key in keys if dedup.find(key, now_us) is None]
+        is_retry = is_retry or len(unknown) < len(keys)
+        return [key for key in unknown if key not in self.asked and (is_retry or dedup.was_asked(key))]
 
     def _plan(self, frame: Command) -> SendPlan | None:
         if not isinstance(frame, Frame) or frame.head.command != "SEND":

@@ -265,6 +265,12 @@ class StompGateway:
             if envelope.kind is DestinationKind.TOPIC:
                 self._broker.topic_router.look_up(envelope.destination, out)
             return ACCEPTED if is_early else None
+        if plan.key is not None and envelope.copies:
+            missing = self.repeats.missing(envelope, now_us)
+            assert missing is not None, "a duplicate is answered without being sent"
+            if missing is not envelope:
+                envelope = missing
+                out.repeats = True  # Its receipt is about the copies that are there, too.
         if plan.is_bounded:
             self._broker.send_limits.check_send(envelope, len(frame.body))
         elif frame.receipt is not None and envelope.kind is DestinationKind.REPLY:

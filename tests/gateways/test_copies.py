@@ -6,12 +6,15 @@ from qmq.access.rights import Rights
 from qmq.access.rules import ANONYMOUS
 from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import COPY_COST, COST_MAX, DEAD_LETTER_COST, Outcome
+from qmq.broker.messages.dedup import dedup_key
 from qmq.broker.messages.limits import COPIES_BYTES_MAX, COPIES_MAX
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC
 from qmq.broker.messages.rules import QueueRules
 from qmq.broker.routing.binding import Binding, Exchange
-from qmq.gateways import copies
+from qmq.gateways import copies, retries
+from qmq.gateways.paused import PauseReason
+from qmq.gateways.retries import ELSEWHERE, HERE, Marks
 from qmq.gateways.rules import Rules
 from tests.gateways.test_stomp import NOW_US, ORIGIN, Client
 
@@ -394,16 +397,120 @@ def test_a_dedup_id_counts_for_the_copies(destination: str) -> None:
     assert not client.gateway.repeats.answer(paused.frames, NOW_US, out) and out.receipts == ["r"]
 
 
+def attempt(client: Client, frame: str, *elsewhere: str) -> list[str] | Marks:
+    """Where a SEND is recorded, or how its RECEIPT says that it is a duplicate.
+
+    Other nodes have the messages of it in the destinations `elsewhere`, and this one does not.
+    """
+    there = {dedup_key(name, b"dedup-id:7\n") for name in elsewhere}
+    repeats = client.gateway.repeats
+    left = client.connection.receive(frame.encode() + b"\0")
+    while True:
+        out = Outcome(client.session)
+        paused = client.gateway.handle(left, NOW_US, out)
+        if paused is None:
+            return [name for name, _ in records(client.told(out))]
+        assert paused.reason is PauseReason.DEDUP
+        repeats.answered(paused.keys, there.intersection(paused.keys))
+        answer = Outcome(client.session)
+        left = repeats.answer(paused.frames, NOW_US, answer)
+        if not left:
+            return answer.marks
+
+
 def test_a_queue_that_is_bound_between_two_attempts_gets_the_message_once() -> None:
     client = Client()
     bind(client, "/topic/t", "old")
     client.say(send("/topic/t", dedup_id="7"))
 
-    # It comes first in the order of names, and does not have the id.
+    # One comes before it in the order of names, one behind it, and neither has the id.
     bind(client, "/topic/t", "new")
-    out = client.say(send("/topic/t", dedup_id="7"))
+    assert attempt(client, send("/topic/t", dedup_id="7")) == ["/queue/new"]
+    bind(client, "/topic/t", "other")
+    assert attempt(client, send("/topic/t", dedup_id="7")) == ["/queue/other"]
+    assert attempt(client, send("/topic/t", dedup_id="7")) == HERE
 
-    assert records(out) == [("/queue/new", b"x")]
+
+@pytest.mark.parametrize("source", ["/topic/t", "/exchange/amq.fanout", "/fanout/f"])
+def test_a_message_is_a_duplicate_when_none_of_its_copies_is_missing(source: str) -> None:
+    client = Client()
+    bind(client, source, "a", "b")
+    own = ["/fanout/f"] if source == "/fanout/f" else []
+    every = [*own, "/queue/a", "/queue/b"]
+    frame = send(source, dedup_id="7")
+    first = client.say(frame)
+    assert [name for name, _ in records(first)] == every
+
+    for missing in (["/queue/a"], ["/queue/b"], own, ["/queue/b", "/queue/a"]):
+        for name in missing:
+            key = dedup_key(name, b"dedup-id:7\n")
+            assert key is not None
+            dot = client.broker.dedup.find(key, NOW_US)
+            assert dot is not None
+            client.broker.dedup.forget({dot: key})
+        assert attempt(client, frame) == (sorted(missing) or HERE)
+        assert attempt(client, frame) == HERE
+
+
+@pytest.mark.parametrize("source", ["/topic/t", "/exchange/amq.fanout", "/fanout/f"])
+def test_copies_that_only_other_nodes_have_are_not_appended(source: str) -> None:
+    own = ["/fanout/f"] if source == "/fanout/f" else []
+    every = [*own, "/queue/a", "/queue/b"]
+    frame = send(source, dedup_id="7", redelivered="true")
+    for there in ([], ["/queue/a"], ["/queue/b"], own, ["/queue/a", "/queue/b"], every):
+        client = Client()
+        bind(client, source, "a", "b")
+        missing = [name for name in every if name not in there]
+
+        assert attempt(client, frame, *there) == (missing or ELSEWHERE)
+        assert attempt(client, frame, *there) == (ELSEWHERE if there else HERE)
+
+
+@pytest.mark.parametrize("source", ["/topic/t", "/exchange/amq.fanout", "/fanout/f"])
+def test_a_commit_appends_the_copies_that_are_missing(source: str) -> None:
+    client = Client()
+    bind(client, source, "a")
+    client.say(send(source, dedup_id="7"))
+    bind(client, source, "b")
+    # It is not refused because of a queue that has the message.
+    client.broker.queues.by_name["/queue/a"].rules = QueueRules(messages_max=1)
+    frame = send(source, dedup_id="7", transaction="t")
+    client.say("BEGIN\ntransaction:t", frame, frame)
+
+    assert attempt(client, "COMMIT\ntransaction:t\n\n") == ["/queue/b"]
+    client.say("BEGIN\ntransaction:t", frame)
+    assert attempt(client, "COMMIT\ntransaction:t\n\n") == []
+    assert attempt(client, frame.replace("transaction:t", "a:b")) == HERE
+
+
+def test_a_repeated_message_is_not_refused_because_of_a_queue_that_has_it() -> None:
+    client = Client()
+    bind(client, "/topic/t", "a")
+    client.say(send("/topic/t", dedup_id="7"))
+    bind(client, "/topic/t", "b")
+    client.broker.queues.by_name["/queue/a"].rules = QueueRules(messages_max=1)
+
+    assert attempt(client, send("/topic/t", dedup_id="7")) == ["/queue/b"]
+
+
+def test_a_query_about_many_copies_leaves_later_messages_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "KEYS_AT_ONCE", 3)
+    client = Client()
+    bind(client, "/topic/t", "a", "b")
+    frames = "\0".join([send("/topic/t", dedup_id=str(number), redelivered="true") for number in range(5)])
+    left = client.connection.receive(frames.encode() + b"\0")
+
+    asked, kept = [], 0
+    while left:
+        out = Outcome(client.session)
+        paused = client.gateway.handle(left, NOW_US, out)
+        kept += len(records(client.told(out)))
+        left = [] if paused is None else paused.frames
+        if paused is not None:
+            asked.append(len(paused.keys))
+            client.gateway.repeats.answered(paused.keys, ())
+
+    assert (asked, kept) == ([4, 4, 2], 10)
 
 
 def test_a_retained_message_is_kept_and_copied() -> None:

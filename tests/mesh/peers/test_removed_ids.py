@@ -126,6 +126,74 @@ async def test_a_deleted_fanout_does_not_copy_again_what_its_queues_have(autojum
         assert await contents(client, Q) == ["1", "2"]
 
 
+@pytest.mark.parametrize("source", ["/topic/t", "/exchange/amq.fanout", F])
+@pytest.mark.parametrize("purged", ["/queue/a", "/queue/b"])
+async def test_a_purged_queue_gets_its_copy_of_a_repeated_message(
+    source: str, purged: str, autojump_clock: Any
+) -> None:
+    rig = Rig()
+    async with rig.run():
+        client = await rig.connect()
+        for queue in ("/queue/a", "/queue/b"):
+            await ask(client, f"bind{queue}", source=source)
+        await put(client, "1", "2", queue=source)
+        await ask(client, f"purge{purged}")
+
+        assert await put(client, "1", "1", queue=source) == [False, True]
+    async with rig.run():
+        client = await rig.connect()
+        assert await put(client, "1", "2", "2", queue=source) == [True, False, True]
+        assert await contents(client, "/queue/a") == await contents(client, "/queue/b") == ["1", "2"]
+        assert len(await consumed(client, F)) == (2 if source == F else 0)
+
+
+@pytest.mark.parametrize("source", ["/exchange/amq.fanout", F])
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+async def test_a_purged_queue_gets_its_copy_on_any_node(source: str, name: str, autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        a = await mesh.connect("a")
+        for queue in ("/queue/x", "/queue/y"):
+            await ask(a, f"bind{queue}", source=source)
+        await until_alike(mesh)
+        await put(a, "1", "2", queue=source)
+        await until_alike(mesh)
+        assert (await ask(await mesh.connect("b"), "purge/queue/y", scope="mesh"))["messages"] == "2"
+
+        assert await put(await mesh.connect(name), "1", queue=source) == [False]
+        await until_alike(mesh)
+        await mesh.kill(name)
+        await mesh.start(name)
+        await mesh.until_linked()
+        client = await mesh.connect(name)
+        await client.send(again(source, "2", "r", "2"), again(source, "1", "s", "1"), again(source, "2", "t", "2"))
+
+        assert await receipts(client, 3) == [("r", False), ("s", True), ("t", True)]
+        await until_alike(mesh)
+        assert sorted(await consumed(client, "/queue/x")) == [b"1", b"2"]
+        assert sorted(await consumed(await mesh.connect("a"), "/queue/y")) == [b"1", b"2"]
+
+
+async def test_a_purged_queue_gets_its_copy_over_a_takeover(autojump_clock: Any) -> None:
+    async with MeshRig("a", "b", "c").run() as mesh:
+        a = await mesh.connect("a")
+        for queue in ("/queue/x", "/queue/y"):
+            await ask(a, f"bind{queue}", source="/exchange/amq.fanout")
+        await put(a, "1", queue="/exchange/amq.fanout")
+        await until_alike(mesh)
+        await mesh.kill("a")
+        others = [mesh.nodes[name].mesh_parts.takeover for name in "bc"]
+        await eventually(lambda: any("a" in takeover.terms_served for takeover in others))
+        facts = {"messages": "0"}
+        while facts["messages"] == "0":
+            facts = await ask(await mesh.connect("b"), "purge/queue/y", scope="mesh")
+        client = await mesh.connect("c")
+        await client.send(again("/exchange/amq.fanout", "1", "r", "1"), again("/exchange/amq.fanout", "1", "s", "1"))
+
+        assert await receipts(client, 2) == [("r", False), ("s", True)]
+        assert await consumed(client, "/queue/x") == [b"1"]
+        assert await consumed(await mesh.connect("c"), "/queue/y") == [b"1"]
+
+
 async def test_amqp_publishes_again_what_was_purged(autojump_clock: Any) -> None:
     async with amqp_node() as rig:
         client = await connect(rig)
