@@ -111,11 +111,9 @@ class DefinitionVerbs:
 async def _change(
     live: LiveDefinitions, changes: Changes, asked: VerbRequest[Any], facts: dict[str, Any]
 ) -> dict[str, Any]:
-    if asked.is_dry_run:
-        live.check(changes)
-        return {**facts, "dry_run": True}
-    report = await live.change(changes, asked.user, quorum=asked.options.quorum)
-    done = {**facts, "changed": report.changed, "dry_run": False}
+    is_dry_run = asked.is_dry_run
+    report = await live.change(changes, asked.user, quorum=asked.options.quorum, is_dry_run=is_dry_run)
+    done = {**facts, "changed": report.changed, "dry_run": is_dry_run}
     return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
 
 

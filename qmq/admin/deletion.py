@@ -84,6 +84,7 @@ class DestinationDeletion:
             "messages": info.records,
             "subscribers": subscribers,
             "durable_subscriptions": durable_subscriptions,
+            "changed": 1,
         }
 
     async def retained(self, destination: str, *, is_dry_run: bool) -> Facts:

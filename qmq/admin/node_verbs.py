@@ -75,6 +75,7 @@ class NodeVerbs:
 
     async def drain(self, asked: VerbRequest[Drain]) -> Facts:
         """Drain a node, and wait until it is done, for a bounded time. Raises Refused."""
+        before = (await self._ask_drain(asked)).state
         state = await self._ask_drain(asked, "drain")
         seconds = self._node.settings.limits.drain_seconds + HAND_OVER_SECONDS + LAST_CONNECTIONS_SECONDS
         with trio.move_on_after(seconds):
@@ -83,12 +84,21 @@ class NodeVerbs:
                 state = await self._ask_drain(asked)
         if asked.options.stop and state.state == "drained":
             state = await self._ask_drain(asked, "stop")
-        return {"drained_node": self._drained(asked), "state": state.state, "connections": state.connections}
+        changed = before == "serving" or (asked.options.stop and before == "drained")
+        return self._drain_facts(asked, state, int(changed))
 
     async def undrain(self, asked: VerbRequest[Undrain]) -> Facts:
         """End the drain of a node. Raises Refused."""
-        state = await self._ask_drain(asked, "undrain")
-        return {"drained_node": self._drained(asked), "state": state.state, "connections": state.connections}
+        before = (await self._ask_drain(asked)).state
+        return self._drain_facts(asked, await self._ask_drain(asked, "undrain"), int(before != "serving"))
+
+    def _drain_facts(self, asked: VerbRequest[Drain] | VerbRequest[Undrain], state: DrainState, changed: int) -> Facts:
+        return {
+            "drained_node": self._drained(asked),
+            "state": state.state,
+            "connections": state.connections,
+            "changed": changed,
+        }
 
     def _drained(self, asked: VerbRequest[Drain] | VerbRequest[Undrain]) -> str:
         return asked.about.removeprefix("/") or self._node.settings.name

@@ -106,9 +106,7 @@ class QueueVerbs:
         """Pause or resume parts of a queue, on all nodes."""
         _check_queue(asked.about, asked.verb)
         parts = dict.fromkeys(PARTS[asked.options.part], isinstance(asked.options, queues.PauseQueue))
-        if asked.is_dry_run:
-            return self._paused_queues.of(asked.about)._replace(**parts)._asdict()
-        return await self._paused_queues.set(asked.about, parts, asked.user)
+        return await self._paused_queues.set(asked.about, parts, asked.user, is_dry_run=asked.is_dry_run)
 
     async def delete(self, asked: VerbRequest[queues.Delete]) -> Facts:
         if is_pattern(asked.about):

@@ -95,6 +95,8 @@ class Verbs:
         facts = await RESPOND[asked.verb](self._responders, asked)
         if isinstance(facts, ControlResponse):
             return facts
+        if changes:
+            facts = {**facts, "changed": _changed(facts)}
         if asked.verb != "retire":
             facts = {**_subject(asked), **facts, **({"dry_run": asked.is_dry_run} if changes else {})}
         if changes:
@@ -127,6 +129,12 @@ class Verbs:
         self._system.audit(asked.verb, user=asked.user, address=asked.address, **said)
         counts = [facts[name] for name in ("connections", "messages", "changed") if name in facts]
         self._system.log_verb(asked.verb, asked.user, asked.address, said, changes=not counts or any(counts))
+
+
+def _changed(facts: Facts) -> int:
+    """How much has changed, or would in a dry run: as the verb says, else what it counts; 1 if it counts nothing."""
+    count: int = next((facts[name] for name in ("changed", "messages", "connections") if name in facts), 1)
+    return count
 
 
 async def _encoded(facts: Facts, *, has_body: bool) -> ControlResponse:

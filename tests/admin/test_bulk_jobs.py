@@ -78,7 +78,7 @@ async def test_a_purge_empties_a_queue_and_a_restart_brings_nothing_back(autojum
         client = await rig.connect()
         await fill(client, "1", "2", "3")
 
-        assert await ask(client, "purge/queue/q") == {"messages": "3", "reason": "", "dry-run": "false"}
+        assert await ask(client, "purge/queue/q") == {"messages": "3", "reason": "", "changed": "3", "dry-run": "false"}
 
         assert await contents(client) == []
     async with rig.run():
@@ -88,6 +88,7 @@ async def test_a_purge_empties_a_queue_and_a_restart_brings_nothing_back(autojum
             "messages": "0",
             "reason": "",
             "known": "false",
+            "changed": "0",
             "dry-run": "false",
         }
 
@@ -262,7 +263,7 @@ async def test_a_move_keeps_order_and_headers_and_a_restart_neither_loses_nor_do
 
         answer = await ask(client, "move/queue/q", to=OTHER, count="2")
 
-        assert answer == {"to": OTHER, "messages": "2", "reason": "", "dry-run": "false"}
+        assert answer == {"to": OTHER, "messages": "2", "reason": "", "changed": "2", "dry-run": "false"}
     async with rig.run():
         client = await rig.connect()
         assert (await contents(client), await contents(client, OTHER)) == (["3"], ["1", "2"])
@@ -382,6 +383,7 @@ async def test_a_purge_of_the_mesh_settles_what_each_node_owns(autojump_clock: M
             "nodes-asked": "3",
             "nodes-answered": "3",
             "nodes-missing": "",
+            "changed": "6",
             "dry-run": "false",
         }
         await until_alike(mesh)

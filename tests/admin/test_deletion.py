@@ -63,6 +63,7 @@ async def test_a_deleted_fanout_is_empty_on_every_node_and_its_log_is_removed(au
             "messages": "3",
             "subscribers": "0",
             "durable-subscriptions": "0",
+            "changed": "1",
             "dry-run": "false",
         }
         await until_alike(mesh)

@@ -33,7 +33,7 @@ async def test_the_client_that_asks_is_answered_when_all_others_have_left(autoju
 
         facts = await ask(operator, "drain", reason="a new version")
 
-        assert facts == {"drained_node": "a", "state": "drained", "connections": 0, "dry_run": False}
+        assert facts == {"drained_node": "a", "state": "drained", "connections": 0, "changed": 1, "dry_run": False}
         (error,) = await idle.until_closed()
         assert error.head.headers["error-code"] == "stopping"
         assert "(a new version)" in error.head.headers["message"]

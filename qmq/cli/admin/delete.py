@@ -26,7 +26,7 @@ def _show(asked: Asked, if_unused: bool = False) -> None:
         facts = {name.replace("-", "_"): count for name, count in counts.items()}
         facts |= {"reason": reason, "nodes_missing": missing, "known": is_known(answer)} if "reason" in answer else {}
         facts |= {"taken_over": taken_over(answer)} if taken_over(answer) else {}
-        facts |= {name: json.loads(answer[name]) for name in ("declared", "bindings") if name in answer}
+        facts |= {name: json.loads(answer[name]) for name in ("declared", "bindings", "changed") if name in answer}
         print_json({"destination": destination, **facts, "dry_run": dry_run})
     else:
         done = "would be deleted" if dry_run else "is deleted"

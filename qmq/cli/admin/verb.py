@@ -80,7 +80,8 @@ class Asked:
         if self.as_json:
             print_json(facts)
         else:
-            result = f"would be {done}" if self.is_dry_run else f"is {done}" if facts["changed"] else "was so before"
+            will_be = f"would be {done}" if self.is_dry_run else f"is {done}"
+            result = will_be if facts["changed"] else "was so before"
             click.echo(printable(f"{name} {result}{more}"))
             show_left_behind(facts)
         check_quorum(facts)

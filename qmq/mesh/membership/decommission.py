@@ -180,6 +180,7 @@ class Decommission:
         }
         return {
             "retired": ",".join(names),
+            "changed": len(names),
             "adopter": self._mesh.node,
             "sealed": {str(origin): last for origin, last in sealed.items()},
             "still_on_the_way": {str(origin): last for origin, last in missing.items()},

@@ -180,7 +180,7 @@ class DeclaredQueues:
         self, queue: str, user: str | None, *, guard: Callable[[], None] | None = None, is_dry_run: bool = False
     ) -> dict[str, Any]:
         """Delete what is defined of `queue`, in one change: whether it was `declared`, how many `bindings` it had, and
-        how many definitions have `changed`.
+        how many definitions have `changed`, or would in a dry run.
         """
         changes: dict[Key, None] = {}
 
@@ -193,8 +193,8 @@ class DeclaredQueues:
 
         changes.update(dict.fromkeys(self.definitions_of(queue)))
         changed = 0
-        if changes and not is_dry_run:
-            changed = (await self._definitions.change(changes, user, guard=decide)).changed
+        if changes:
+            changed = (await self._definitions.change(changes, user, guard=decide, is_dry_run=is_dry_run)).changed
         kinds = [key.kind for key in changes]
         return {"declared": KIND in kinds, "bindings": kinds.count(BINDING), "changed": changed}
 

@@ -149,14 +149,18 @@ class LiveDefinitions:
         deletes_unknown: bool = False,
         notes: Changes | None = None,
         marked: Collection[str] | None = None,
+        is_dry_run: bool = False,
     ) -> ChangeReport:
         """Make all of these changes, durably, or none. Raises Refused; then nothing has changed.
 
         `guard` is called when they are decided, and may raise Refused. What is so already is written with a later
-        version, unless all members say that they know of none: a later one may be on its way, and this change is the
-        later one of the two. `deletes_unknown`: to delete what this node does not know is no error. `notes` are written
-        in the same batch, unchecked. `marked`: only these kinds have been changed by an operator.
+        version, unless all members say that they know of none: a later one may be on its way, and this is the later one
+        of the two. `deletes_unknown`: to delete what this node does not know is no error. `notes` are written in the
+        same batch, unchecked. `marked`: only these kinds have been changed by an operator. `is_dry_run`: only report.
         """
+        if is_dry_run:
+            checked = self.check(changes, deletes_unknown=deletes_unknown)
+            return ChangeReport(len(checked) - len(self._unchanged(checked)), None)
         engine = self._engine
         try:
             unchanged = self._unchanged(self.check(changes, deletes_unknown=True))

@@ -64,9 +64,11 @@ class PausedQueues:
     def names(self) -> set[str]:
         return {found.key.name for kind in KINDS for found in self._definitions.of_kind(kind)}
 
-    async def set(self, queue: str, parts: Mapping[str, bool], user: str | None) -> dict[str, Any]:
+    async def set(
+        self, queue: str, parts: Mapping[str, bool], user: str | None, *, is_dry_run: bool = False
+    ) -> dict[str, Any]:
         """Pause or resume these parts of `queue` on all nodes; durable here on return. What is paused then, and whether
-        that has `changed`, 0 or 1. Raises Refused.
+        that has `changed`, 0 or 1; in a dry run, what would be. Raises Refused.
         """
         definitions, both = self._definitions, Key(BOTH, queue)
         changes: dict[Key, Value | None] = {}
@@ -81,8 +83,9 @@ class PausedQueues:
                 changes[both] = None
 
         decide()
-        report = await definitions.change(changes, user, guard=decide, deletes_unknown=True)
-        return {**self.of(queue)._asdict(), "changed": min(1, report.changed)}
+        report = await definitions.change(changes, user, guard=decide, deletes_unknown=True, is_dry_run=is_dry_run)
+        then = self.of(queue)._replace(**parts) if is_dry_run else self.of(queue)
+        return {**then._asdict(), "changed": min(1, report.changed)}
 
     def _changed(self, names: Collection[str]) -> None:
         queues = self._engine.broker.queues

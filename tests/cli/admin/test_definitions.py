@@ -54,7 +54,12 @@ def test_the_keys_of_a_kind_are_shown_with_what_they_mean(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("options", "changed", "text"),
-    [(("--dry-run",), 0, "would be deleted"), ((), 1, "is deleted"), ((), 0, "was so before")],
+    [
+        (("--dry-run",), 1, "would be deleted"),
+        (("--dry-run",), 0, "was so before"),
+        ((), 1, "is deleted"),
+        ((), 0, "was so before"),
+    ],
 )
 def test_a_policy_is_deleted(run: Run, options: tuple[str, ...], changed: int, text: str) -> None:
     with answers(kind="policy", name=Q, changed=changed, dry_run=bool(options)) as node:

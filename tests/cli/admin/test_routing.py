@@ -28,7 +28,7 @@ from tests.cli.conftest import Run
         (
             ("delete", "e", "--if-unused", "--dry-run"),
             {"if-unused": "true", "dry-run": "true"},
-            {"bindings": 0},
+            {"bindings": 0, "changed": 1},
             "exchange e would be deleted",
         ),
     ],
