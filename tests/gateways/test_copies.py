@@ -362,6 +362,17 @@ def test_a_transaction_is_refused_whole_when_a_copy_has_no_room() -> None:
     assert client.error(out)["error-code"] == "queue-full" and not out.records
 
 
+def test_the_copies_of_a_transaction_are_bounded_by_its_bytes() -> None:
+    client = Client(keep_open=True)
+    bind(client, "/exchange/amq.fanout", *map(str, range(COPIES_MAX)))
+    frame = send("/exchange/amq.fanout", "", transaction="t")
+    client.say("BEGIN\ntransaction:t")
+    for _ in range(113):  # docs/limits.md says how many copies that are, and that one COMMIT makes them.
+        assert not client.say(frame).frames
+
+    assert refusal(client, frame) == "transaction-too-large"
+
+
 @pytest.mark.parametrize("source", ["/topic/t", "/exchange/amq.fanout", "/fanout/f"])
 def test_a_commit_copies_nothing_into_a_queue_to_which_no_binding_leads_any_more(source: str) -> None:
     client = Client()
