@@ -29,6 +29,9 @@ REMOVED_MAX = 16_384
 EARLY_MAX = 4096
 """Values that peers sent before their message came live; at the bound all are forgotten."""
 
+UNKEPT_MAX = 4096
+"""Topics whose value found no room; at the bound all are forgotten, and a peer may offer one again."""
+
 SCAN_MAX = 500
 """Names looked at for one page: about 2 ms of a pattern that matches none of them."""
 
@@ -60,6 +63,8 @@ class RetainedValues(RetainedTable):
         """What each connected peer has not been sent yet."""
         self.left_out = 0
         """Values of peers that found no room here."""
+        self._unkept: dict[str, tuple[int, Origin, int]] = {}
+        """The version of each of these, by topic, because a peer offers it again on each new link."""
         self._removed: dict[str, None] = {}
         self._early: dict[Dot, None] = {}
 
@@ -143,6 +148,11 @@ class RetainedValues(RetainedTable):
             return False
         is_set = message.envelope.retain is Retain.SET
         if is_set and not self._has_room([(message.envelope, len(message.body))]):
+            if name in self._unkept and self._unkept[name] >= _version(message):
+                return False
+            if len(self._unkept) >= UNKEPT_MAX:
+                self._unkept.clear()
+            self._unkept[name] = _version(message)
             self.left_out += 1
             # Later subscribers must not get what this one replaces.
             if known is not None and not known.is_removed:

@@ -317,6 +317,30 @@ def test_a_value_of_a_peer_that_finds_no_room_is_delivered_and_counted_and_not_k
     assert list(values.values) == ["/topic/a"]
 
 
+def test_a_value_that_found_no_room_is_no_news_when_a_peer_offers_it_again() -> None:
+    values = kept(topics_max=1)
+    values.put(value("a"))
+    assert values.hear(value("b", origin=B, number=1))
+    assert values.learn(value("c", origin=B, number=2), "b")
+
+    assert not values.learn(value("b", origin=B, number=1), "b")
+    assert not values.learn(value("c", origin=B, number=2), "c")
+    assert values.left_out == 2
+    assert values.learn(value("c", origin=B, number=3, at=2000), "b")
+
+    values.topics_max = 2
+    values.learn(value("c", origin=B, number=3, at=2000), "b")
+    assert list(values.values) == ["/topic/a", "/topic/c"]
+
+
+def test_topics_whose_value_found_no_room_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNKEPT_MAX", 2)
+    values = kept(topics_max=0)
+
+    assert [values.learn(value(name), "b") for name in "aabbc"] == [True, False, True, False, True]
+    assert values.learn(value("a"), "b")
+
+
 def test_a_value_that_finds_no_room_leaves_no_older_one_for_later_subscribers() -> None:
     values = kept(bytes_max=30)
     values.put(value("a", b"old"))
