@@ -33,7 +33,12 @@ def tombstone_dropped_early() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.OPERATORS, "D1", seed=144)
+@seeded_bug(
+    Family.OPERATORS,
+    "D1",
+    found_by="tests/definitions/test_table.py::"
+    "test_a_change_older_than_a_forgotten_tombstone_is_no_news_and_a_later_one_is",
+)
 def deletions_forgotten_for_good() -> Iterator[None]:
     """A node that has forgotten a deletion takes the deleted definition from a peer that reads old journals."""
     with patch("qmq.definitions.table.is_covered", return_value=False):
