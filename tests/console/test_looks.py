@@ -47,7 +47,7 @@ DIALOGS = [
     ("exchanges", "", "[data-key=send-looked]", "Send a message to looked"),
     ("exchanges", "", "[data-key=bind-looked]", "Bind /exchange/looked"),
     ("exchanges", "", "[data-key=delete-looked]", "Delete the exchange looked"),
-    ("exchanges", "", "Unbind", "Unbind /queue/looked"),
+    ("exchanges", "", "tr:has-text('/exchange/looked') button.bad", "Unbind /queue/looked"),
     ("connections", "", "Kick", "End the connection "),
     ("users", "", "Add a user", "Add a user"),
     ("users", "", "[data-key=edit-ann]", "Change ann"),
