@@ -322,7 +322,7 @@ def test_definitions_are_exported(page: Any, node: Console) -> None:
     page.goto(f"{node.address}/#/definitions")
 
     with page.expect_download() as download:
-        page.get_by_role("button", name="Export").click()
+        page.get_by_role("button", name="Export", exact=True).click()
 
     document = json.loads(download.value.path().read_text())
     assert document["definitions"]["policy"]["/queue/exported"] == {"ttl_seconds": 1}
