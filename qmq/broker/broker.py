@@ -228,9 +228,8 @@ class Broker:
                 out.sent.extend([(message, False) for message in messages])
         if kind is QUEUE:
             self.queues.intake.push_run(messages, out)
-        elif kind is TOPIC:
-            for message in messages:
-                self.topic_router.publish(message, out)
+        elif kind is TOPIC:  # It is in no journal, so these are `sent`.
+            self.topic_router.publish_run(sent, out, is_alike=False)
         else:
             out.publish_fanout_run(envelope.destination, messages)
             self.subscriptions.count_selecting(envelope, out)

@@ -30,7 +30,7 @@ SAMPLES: Final = 360
 """One hour."""
 
 LATEST: Final = 6
-"""NodeSamples that a peer is asked for each time: so some questions may get no answer and nothing is missing."""
+"""Samples that a peer is asked for each time: so some questions may get no answer and nothing is missing."""
 
 COUNTERS: Final = ("accepted", "delivered", "acknowledged", "redelivered", "dead_lettered")
 SERIES: Final = (*COUNTERS, "cpu_us", "fsync_p99_us", "connections", "in_flight", "resident_bytes")
@@ -100,7 +100,7 @@ class NodeSamples:
 
 
 class History:
-    """NodeSamples of this node, and of its peers. `begin` starts to take them."""
+    """Samples of this node, and of its peers. `begin` starts to take them."""
 
     def __init__(self, engine: EngineParts, beats: Heartbeats, sessions: Sized, tasks: Tasks, rpc: PeerRpc) -> None:
         self._engine = engine

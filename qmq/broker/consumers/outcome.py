@@ -305,9 +305,10 @@ class Outcome:
         else:
             runs.append(TopicRun(subscriptions, [message]))
 
-    def publish_topic_run(self, subscriptions: tuple[Subscriber, ...], sent: SentRun) -> None:
-        """As `publish_topic`, for all of these."""
-        self.topic_runs.append(TopicRun(subscriptions, [], sent=sent))
+    def publish_topic_run(self, subscriptions: tuple[Subscriber, ...], sent: SentRun, *, is_alike: bool = True) -> None:
+        """As `publish_topic`, for all of these. Not `is_alike`: its messages have been given envelopes of their own."""
+        run = TopicRun(subscriptions, [], sent=sent) if is_alike else TopicRun(subscriptions, sent.messages)
+        self.topic_runs.append(run)
 
     def publish_value(self, subscriptions: tuple[Subscriber, ...], message: Message) -> None:
         """Deliver the last value of a topic to subscribers that did not get it when it was set."""

@@ -76,12 +76,12 @@ class TopicRouter:
             else:
                 run.append(message)
 
-    def publish_run(self, sent: SentRun, out: Outcome) -> None:
-        """As `publish`, for messages to one topic that leave its last value alone."""
+    def publish_run(self, sent: SentRun, out: Outcome, *, is_alike: bool = True) -> None:
+        """As `publish`, for messages to one topic that leave its last value alone. `is_alike`: see the Outcome."""
         name = sent.envelope.destination
         subscribers = _match(self.topics, name, out)
         if subscribers:
-            out.publish_topic_run(subscribers, sent)
+            out.publish_topic_run(subscribers, sent, is_alike=is_alike)
             if self.selecting:
                 out.selector_cost += self._cost_of(subscribers, sent.envelope)
         for peer in _match(self.interest, name, out):
