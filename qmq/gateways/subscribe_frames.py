@@ -210,26 +210,28 @@ class SubscribeFrames:
         None: the frame can be decided. Raises Refused for one that is not allowed.
         """
         headers = head.headers
-        if head.command == "SUBSCRIBE":
-            bound = self._bound(headers) if may_be_bound(headers) else declared_queue(headers)
-            is_declared = bound is not None and self._is_declared(bound) and not self._may_own(bound)
-            if bound is None or bound == self.declared or is_declared:
-                return None
-        else:
+        if head.command == "UNSUBSCRIBE":
             bound = self._bound_of_unsubscribe(headers)
             if bound is None or not self._rules.routing.has_binding(bound.binding.name):
                 return None
-        # As a SUBSCRIBE to the queue, so that nothing is changed for one that is refused.
-        self._rights.check_subscribe(bound.queue)
-        if head.command == "SUBSCRIBE":
-            if bound.source:
-                effect = Effect(is_private=bool(bound.owner))
-                self._rights.check_needs(needs_of(f"/control/bind{bound.queue}", {"source": bound.source}, effect))
-            check_subscribe_words(headers, DestinationKind.QUEUE, is_bound=bool(bound.source))
-            self._check_headers(bound.queue, headers)
-        else:
+            self._rights.check_subscribe(bound.queue)
             self._rights.check(Action.DECLARE, bound.queue)
             check_owner(self._rights, bound.queue, self._rules.begun_by(bound.queue) or "")
+        else:
+            bound = self._bound(headers) if may_be_bound(headers) else declared_queue(headers)
+            if bound is None or bound == self.declared:
+                return None
+            # As a SUBSCRIBE to the queue, so that nothing is changed for one that is refused.
+            self._rights.check_subscribe(bound.queue)
+            if bound.source:
+                effect = Effect(is_private=bool(bound.owner))
+                needs = needs_of(f"/control/bind{bound.queue}", {"source": bound.source}, effect)
+                if self._is_declared(bound) and not self._rights.has_all(needs):
+                    # It is not bound again, so that it does not win over a deletion behind a cut.
+                    return None
+                self._rights.check_needs(needs)
+            check_subscribe_words(headers, DestinationKind.QUEUE, is_bound=bool(bound.source))
+            self._check_headers(bound.queue, headers)
         self._rules.lock(bound.queue, self._session_id)
         return bound
 
@@ -258,8 +260,9 @@ class SubscribeFrames:
         self._of_queue(Subscription(self._session_id, "", queue, ack_mode(headers), credit, b""), headers)
 
     def _is_declared(self, bound: BoundQueue) -> bool:
-        # What has rules is compared with its declaration in any case; without a binding it has some.
-        return not bound.has_rules and self._rules.routing.has_binding(bound.binding.name)
+        # What has rules is compared with its declaration in any case; what has no owner yet gets one.
+        is_known = not bound.has_rules and self._rules.routing.has_binding(bound.binding.name)
+        return is_known and not self._may_own(bound)
 
     @property
     def _user(self) -> str:
