@@ -24,7 +24,7 @@ from qmq.admin.inspection.messages import (
 from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.bound_queues import subscriber_of
 from qmq.gateways.durable_headers import check_owner
 from qmq.mesh.peers.calls import Facts, PeerCall, Text, need
 from qmq.mesh.peers.rpc import PeerRpc
@@ -227,9 +227,8 @@ class MessageVerbs:
 
     def _check_owner(self, asked: VerbRequest[Verb], destination: str) -> None:
         """What a durable subscription holds is for the user that began it."""
-        if is_own_name(destination):
-            owner = self._declared_queues.begun_by(destination) or ""
-            check_owner(self._access.rights_of(asked.principal), destination, owner)
+        owner = subscriber_of(destination, self._declared_queues.begun_by)
+        check_owner(self._access.rights_of(asked.principal), destination, owner)
 
     async def _ask_peers(self, call: MessageCall) -> tuple[dict[str, Facts], list[str]]:
         """The facts of each peer that has any, by node, and the names of those that gave no answer in time."""

@@ -22,7 +22,7 @@ from qmq.broker.routing.binding import EXCHANGE_KEYS, Binding, read_binding, rea
 from qmq.definitions.definition import Key
 from qmq.engine.turns import in_turns
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.bound_queues import subscriber_of
 from qmq.gateways.headers import is_said
 from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, json_object
@@ -169,7 +169,7 @@ class RoutingRequests:
     def _effect(self, asked: VerbRequest[Verb], *, is_change: bool = True) -> Effect:
         queue = asked.about
         # That of a durable subscription belongs to the user that began it: others must not change what it gets.
-        owner = self._declared.begun_by(queue) if is_own_name(queue) else None
+        owner = subscriber_of(queue, self._declared.begun_by)
         is_others = bool(owner) and owner != asked.user
         return Effect(is_change, is_private=self._exclusive.is_owner(queue, asked.session), is_replacing=is_others)
 

@@ -7,7 +7,7 @@ same two continues it, and several at once share its messages.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +22,10 @@ QUEUE: Final = "/queue/"
 OWN_NAMES: Final = f"{QUEUE}subscription."
 """Names that are made of the words of a subscription begin so."""
 
-_OWN_NAME: Final = re.compile(rf"{re.escape(OWN_NAMES)}[A-Za-z0-9_-]*\.[0-9a-f]{{12}}")
+BURIED_SUFFIX: Final = ".buried"
+"""A queue of this suffix has what beanstalkd clients have buried of the queue without it."""
+
+_OWN_NAME: Final = re.compile(rf"({re.escape(OWN_NAMES)}[A-Za-z0-9_-]*\.[0-9a-f]{{12}})(?:{re.escape(BURIED_SUFFIX)})?")
 
 NAME_CHARS_MAX: Final = 64
 """Of the id, in the name of a queue."""
@@ -39,9 +42,12 @@ VIRTUAL: Final = re.compile(r"/queue/Consumer\.[^.]+\.(VirtualTopic\..+)", re.DO
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def is_own_name(queue: str) -> bool:
-    """Whether the name is made of the words of a subscription. What it holds is for one user, through every door."""
-    return _OWN_NAME.fullmatch(queue) is not None
+def subscriber_of(queue: str, begun_by: Callable[[str], str | None]) -> str:
+    """The user that alone may have what this queue holds, through every door: that of the durable subscription whose
+    messages these are, buried or not. "": it is no such queue, or belongs to no user.
+    """
+    own = _OWN_NAME.fullmatch(queue)
+    return "" if own is None else begun_by(own[1]) or ""
 
 
 class BoundQueue(NamedTuple):
@@ -67,7 +73,8 @@ class BoundQueue(NamedTuple):
         """Whether its name is made of the words of a durable subscription. That belongs to a user; to a queue of a
         name of its own the rights for queues apply.
         """
-        return bool(self.source) and self.durable and is_own_name(self.queue)
+        own = _OWN_NAME.fullmatch(self.queue)
+        return bool(self.source) and self.durable and own is not None and own[1] == self.queue
 
     @property
     def binding(self) -> Binding:

@@ -12,7 +12,7 @@ from qmq.broker.consumers.subscription import Ack, StartAt, Subscription
 from qmq.broker.messages.destination import JOURNAL, DestinationKind, is_pattern, kind_of
 from qmq.broker.messages.receipt_levels import FSYNC, HEARD
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import BoundQueue, bound_queue, declared_queue, is_own_name, may_be_bound
+from qmq.gateways.bound_queues import BoundQueue, bound_queue, declared_queue, may_be_bound, subscriber_of
 from qmq.gateways.durable_headers import check_owner, delete_durable, durable_name, durable_words
 from qmq.gateways.encoder import Encoder
 from qmq.gateways.headers import (
@@ -196,8 +196,7 @@ class SubscribeFrames:
         """Raises Refused for a queue that is not for this client, or whose dead letters may not go where it asks."""
         queue = subscription.destination
         self._rules.lock(queue, self._session_id)
-        if is_own_name(queue):
-            check_owner(self._rights, queue, self._rules.begun_by(queue) or "")
+        check_owner(self._rights, queue, subscriber_of(queue, self._rules.begun_by))
         target = None if subscription.asks is None else subscription.asks.dead_letter
         if target:
             self._rights.check(Action.SEND, target)

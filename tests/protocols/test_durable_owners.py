@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from qmq.config import Address
 from qmq.protocols.beanstalk.listener import BeanstalkListenerSettings
 from qmq.protocols.http.listener import HttpListenerSettings
-from tests.node.rig import HOST, Rig, eventually, send
+from tests.node.rig import HOST, Rig, eventually, send, subscribe
 from tests.protocols.amqp.rig import LISTENER as AMQP_LISTENER
 from tests.protocols.amqp.rig import connect
 from tests.protocols.beanstalk.rig import BEANSTALK_PORT, BeanstalkClient
@@ -18,7 +18,12 @@ from tests.protocols.stomp.test_durable_owners import ROWS, USERS, T, begin, log
 from tests.sessions.clients.test_access import may
 
 NAME = "subscription.audit.5a3ba24f0820"
-MANAGE = tuple(may(user, "subscribe", "/control/*") for user in ("victim", "sub"))
+BURIED = f"{NAME}.buried"
+QUEUES = pytest.mark.parametrize("queue", [NAME, BURIED], ids=["waiting", "buried"])
+MANAGE = (
+    *(may(user, "subscribe", "/control/*") for user in ("victim", "sub")),
+    may("sub", "send,subscribe,declare", "/queue/own"),
+)
 
 
 def listener(user: str) -> BeanstalkListenerSettings:
@@ -42,11 +47,16 @@ def serve_as(rig: Rig, user: str) -> None:
     rig.fabric = type(rig.fabric)(rig.fabric.rng)
 
 
-async def keep(rig: Rig) -> None:
-    """One message waits for the durable subscription of the victim."""
+async def keep(rig: Rig, queue: str = NAME) -> None:
+    """One message of the durable subscription of the victim waits in `queue`."""
     await begin(rig, "victim", T)
     assert await said(await log_in(rig, "victim"), send(T, "kept", "r")) == "done"
-    await eventually(lambda: rig.alive.broker.queues.by_name[f"/queue/{NAME}"].ready)
+    if queue == BURIED:
+        client = await beanstalk(rig)
+        await client.ask(f"watch {NAME}")
+        job, _ = await client.reserve()
+        assert await client.ask(f"bury {job} 1") == b"BURIED"
+    await eventually(lambda: rig.alive.broker.queues.by_name[f"/queue/{queue}"].ready)
 
 
 async def beanstalk(rig: Rig) -> BeanstalkClient:
@@ -103,36 +113,66 @@ async def test_nor_are_the_jobs_that_its_user_has_buried(autojump_clock: MockClo
         assert not {b"FOUND", b"OK", b"DELETED", b"KICKED"} & set(answers), answers
 
 
+@QUEUES
 @pytest.mark.parametrize(
     "method",
     [
-        commands.Queue.Declare(0, NAME, passive=True),
-        commands.Queue.Declare(0, NAME, durable=True),
-        commands.Basic.Get(0, NAME),
-        commands.Basic.Consume(0, NAME, "c"),
+        commands.Queue.Declare(0, passive=True),
+        commands.Queue.Declare(0, durable=True),
+        commands.Basic.Get(0),
+        commands.Basic.Consume(0, consumer_tag="c"),
     ],
     ids=["passive declare", "declare", "get", "consume"],
 )
-async def test_no_amqp_client_of_another_user_sees_it(method: Any, autojump_clock: MockClock) -> None:
-    rig = rig_for("sub")
+async def test_no_amqp_client_of_another_user_sees_it(method: Any, queue: str, autojump_clock: MockClock) -> None:
+    rig = rig_for("victim")
     async with rig.run():
-        await keep(rig)
+        await keep(rig, queue)
         client = await connect(rig, response="\0sub\0secret")
+        method.queue = queue
 
         await client.send(1, method)
 
         assert (await client.closed())[0] == 403
 
 
-async def test_no_http_client_of_another_user_sees_it(autojump_clock: MockClock) -> None:
-    rig = rig_for("sub")
+@QUEUES
+async def test_no_http_client_of_another_user_sees_it(queue: str, autojump_clock: MockClock) -> None:
+    rig = rig_for("victim")
     async with rig.run():
-        await keep(rig)
-        (message,) = rig.alive.broker.queues.by_name[f"/queue/{NAME}"].ready
+        await keep(rig, queue)
+        (message,) = rig.alive.broker.queues.by_name[f"/queue/{queue}"].ready
 
         for user, status in (("sub", 403), ("victim", 200)):
             client = await dial(rig, user=user)
-            for path in (f"peek/queue/{NAME}", f"get/{message.message_id}"):
+            for path in (f"peek/queue/{queue}", f"get/{message.message_id}"):
                 assert (await client.get(f"/v1/control/{path}")).status == status, path
-            received = await client.post(f"/v1/queues/{NAME}/receive", {"wait_seconds": 0})
+            received = await client.post(f"/v1/queues/{queue}/receive", {"wait_seconds": 0})
             assert received.status == status
+
+
+@QUEUES
+async def test_no_stomp_client_of_another_user_sees_it_or_lets_it_become_dead_letters(
+    queue: str, autojump_clock: MockClock
+) -> None:
+    rig = rig_for("victim")
+    name = f"/queue/{queue}"
+    dead_letters = {"dead_letter": "/queue/own", "message-ttl-seconds": "1"}
+    requests = (
+        subscribe(name),
+        subscribe(name, browser="true"),
+        subscribe(name, dead_letter="/queue/own"),
+        subscribe(name, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "own", "x-message-ttl": "1"}),
+        subscribe("/topic/v.t", durable="true", x_queue_name=queue),
+        send(f"/control/declare{name}", "", "r", **dead_letters),
+        send(f"/control/declare{name}", "", "r", replace="true", **dead_letters),
+    )
+    async with rig.run():
+        await keep(rig, queue)
+
+        for request in requests:
+            assert await said(await log_in(rig, "sub"), request) == "not-allowed", request
+
+        victim = await log_in(rig, "victim")
+        assert await said(victim, subscribe(name)) == "done"
+        assert await victim.messages(1) == [b"kept"]

@@ -7,7 +7,7 @@ import trio
 from qmq.definitions.definition import Key
 from qmq.engine.parts import EngineParts
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.bound_queues import subscriber_of
 from qmq.gateways.durable_headers import check_owner
 from qmq.model.routing_names import RESERVED
 from qmq.protocols.amqp.channel_frames import ChannelFrames
@@ -87,8 +87,7 @@ class QueueMethods:
                 raise Refused(refused.code, in_arguments(refused.message, self._owner.vhost)) from refused
             # Clients declare before each use, and few look at the counts: no other node is asked for them.
             counts = lookup.counts_here(queue)
-        if is_own_name(queue):
-            check_owner(self._rights, queue, self._declared.begun_by(queue) or "")
+        check_owner(self._rights, queue, subscriber_of(queue, self._declared.begun_by))
         self._declare_ok(method, name, counts)
 
     def _is_awaited(self, name: str) -> bool:

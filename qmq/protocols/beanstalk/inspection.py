@@ -6,13 +6,13 @@ from typing import Final
 from qmq.access.rights import Rights
 from qmq.access.rules import Action
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.bound_queues import subscriber_of
 from qmq.gateways.durable_headers import check_owner
 from qmq.gateways.rules import Rules
 from qmq.protocols.beanstalk.codec import replies as reply
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
 from qmq.protocols.beanstalk.gateway.encoder import ReplySlot
-from qmq.protocols.beanstalk.gateway.jobs import queue_of, tube_of
+from qmq.protocols.beanstalk.gateway.jobs import queue_of
 from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import BeanstalkPart
 from qmq.protocols.beanstalk.statistics import JobStatistics
@@ -44,11 +44,10 @@ class Inspection:
         self._rights.check(action, destination)
         if action is Action.SUBSCRIBE:
             self._rules.lock(destination, self._session_id)
-            self._check_owner(queue_of(tube_of(destination)))
+            self._check_owner(destination)
 
     def _check_owner(self, queue: str) -> None:
-        if is_own_name(queue):
-            check_owner(self._rights, queue, self._rules.begun_by(queue) or "")
+        check_owner(self._rights, queue, subscriber_of(queue, self._rules.begun_by))
 
     def show(self, found: FoundJob | None, job: int, slot: ReplySlot) -> None:
         if found is None:
@@ -72,7 +71,7 @@ class Inspection:
     def _may_see(self, tube: str) -> bool:
         rights, queue = self._rights, queue_of(tube)
         try:
-            self._check_owner(queue_of(tube_of(queue)))
+            self._check_owner(queue)
         except Refused:
             return False
         return rights.allows(Action.SEND, queue) or rights.allows(Action.SUBSCRIBE, queue)

@@ -19,7 +19,7 @@ from qmq.config.authentication import asks_others, asks_users
 from qmq.config.secrecy import readable_hashes
 from qmq.engine.parts import EngineParts
 from qmq.errors import Refused
-from qmq.gateways.bound_queues import is_own_name
+from qmq.gateways.bound_queues import subscriber_of
 from qmq.gateways.durable_headers import check_owner
 from qmq.gateways.rules import Rules
 from qmq.sessions.clients.session import ClientSession
@@ -119,8 +119,7 @@ class Access:
         """The user that has begun this durable subscription; "": none, or it is not a durable one."""
         if subscription.durable is not None:
             return self._engine.broker.durable_subscriptions.owner_of(subscription.durable.name)
-        is_named = is_own_name(subscription.destination)
-        return (self._rules.begun_by(subscription.destination) or "") if is_named else ""
+        return subscriber_of(subscription.destination, self._rules.begun_by)
 
     def _end(self, session: ClientSession, subscription: str, why: Refused) -> None:
         """End one subscription of a client that asked to stay connected."""

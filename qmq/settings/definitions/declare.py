@@ -16,6 +16,8 @@ from qmq.access.rights import Rights
 from qmq.access.rules import Action, Principal
 from qmq.config.destinations.declared import DECLARED_BY, QUEUE_KEYS
 from qmq.errors import Refused
+from qmq.gateways.bound_queues import subscriber_of
+from qmq.gateways.durable_headers import check_owner
 from qmq.mesh.peers.verb_request import json_object
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
@@ -77,6 +79,9 @@ class DeclareRequests:
             is_others = not declared.is_own(queue, user) and not self._exclusive.is_orphan(queue)
             is_change = not declared.check_same(queue, value, is_replacing=True)
             effect = whole._replace(is_change=is_change, is_replacing=is_replacing and is_others)
+            if is_change and is_taking:
+                # Its dead letters are messages of the durable subscription.
+                check_owner(rights, queue, subscriber_of(queue, declared.begun_by))
             rights.check_needs(needs_of(destination, headers, effect))
             return declared.check_same(queue, value, is_replacing=is_replacing)
 

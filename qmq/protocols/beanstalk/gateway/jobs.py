@@ -20,13 +20,13 @@ from qmq.broker.messages.dedup import DEDUP_HEADERS, RETRY, SENDER
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.send_options import MILLISECONDS_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
 from qmq.broker.selectors import properties_of
+from qmq.gateways.bound_queues import BURIED_SUFFIX
 from qmq.gateways.headers import JOB_ID
 from qmq.model.dots import Dot, Origin
 from qmq.model.levels import EXACT_HEADER, EXACT_TOPS, delivery_order, exact_first, priority_of_level
 from qmq.wire.stomp import Head, Version
 
 QUEUE: Final = "/queue/"
-BURIED_SUFFIX: Final = ".buried"
 
 ORIGIN_BITS: Final = 22
 SEQUENCE_BITS: Final = 40
