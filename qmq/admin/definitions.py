@@ -20,7 +20,7 @@ import argon2
 from qmq.admin.facts.system import SystemTopics
 from qmq.config.keys import keys_of
 from qmq.definitions.definition import Key
-from qmq.definitions.document import document, read_document
+from qmq.definitions.document import Values, document, read_document
 from qmq.definitions.rabbitmq import ImportTarget
 from qmq.definitions.rabbitmq_users import clear_passwords
 from qmq.engine.runtime.contexts import Configured
@@ -31,6 +31,11 @@ from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_fa
 from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
 from qmq.settings.routing.left_behind import LeftBehind
 from qmq.verbs.verb import CONTROL, Verb, VerbRequest
+
+FILE_BYTES_MAX: Final = 8 << 20
+"""Of a file to import, before it is parsed: room for 50,000 queues of RabbitMQ. The parser of Python holds up all
+threads, for some 20 ms for each MiB.
+"""
 
 HEADER_BYTES_MAX: Final = 64 << 10
 """Of a response in the RECEIPT; a longer one is in the body only."""
@@ -76,13 +81,7 @@ class DefinitionVerbs:
         if verb == "export" and not path:
             return await _response({"document": document(await _lasting(live))})
         if verb == "import" and not path:
-            # In a thread, and before anything else is looked at, so that nothing changes in between.
-            passwords = clear_passwords(body)
-            hashed = await self._environment.run_blocking(list, map(argon2.PasswordHasher().hash, passwords))
-            hashes = dict(zip(passwords, hashed, strict=True))
-            present = {kind: live.values(kind) for kind in ("vhost", "user", "policy", "queue", "exchange")}
-            bytes_max = self._node.settings.limits.destination_bytes_max
-            values, left_out = read_document(body, ImportTarget(present, hashes, bytes_max))
+            values, left_out = await self._read(body)
             changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
             return await change(changes, {"definitions": len(changes), "left_out": left_out})
         if verb == "list" and path:
@@ -106,6 +105,22 @@ class DefinitionVerbs:
             value = json_object(body, str(key)) if verb == "put" else None
             return await change({key: value}, facts)
         raise Refused("bad-destination", f"The request is {CONTROL}{asked.options.form}.")
+
+    async def _read(self, body: bytes) -> tuple[Values, list[str]]:
+        """What a file defines, and what is left out. In a thread: thousands of queues take a second. Raises Refused."""
+        if len(body) > FILE_BYTES_MAX:
+            why = f"a file must have at most {FILE_BYTES_MAX} bytes, not {len(body)}"
+            raise Refused("bad-definitions", f"{why}; import it in parts")
+        run = self._environment.run_blocking
+        hashes = await run(_hashes, body)  # Before anything else is looked at: it takes long.
+        present = await _values(self._definitions, "vhost", "user", "policy", "queue", "exchange")
+        bytes_max = self._node.settings.limits.destination_bytes_max
+        return await run(read_document, body, ImportTarget(present, hashes, bytes_max))
+
+
+def _hashes(file: bytes) -> dict[str, str]:
+    """Of the passwords that it has in clear."""
+    return {password: argon2.PasswordHasher().hash(password) for password in clear_passwords(file)}
 
 
 async def _change(

@@ -10,7 +10,9 @@ import argon2
 import trio
 from trio.testing import MockClock
 
+from qmq.admin.definitions import FILE_BYTES_MAX
 from qmq.config import User
+from qmq.definitions.document import read_document
 from tests.definitions.rabbitmq_files import file
 from tests.definitions.record_rabbitmq import QUIET_SECONDS, RECORDED, cases
 from tests.node.rig import Client, Rig, send, subscribe
@@ -20,6 +22,7 @@ FOUND: dict[str, Any] = json.loads(RECORDED.read_text())
 PASSWORD = "secret"  # noqa: S105
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
 KEPT = "dead-letters"
+FILE = '{"qmq_definitions": 1, "definitions": {"queue": {"/queue/jobs": {}}}}'
 
 # Dead letters that RabbitMQ drops: no binding matches, the exchange does not exist, or they would go round.
 DROPPED_THERE = {"/amq/queue/x.none", "/amq/queue/x.missing", "/amq/queue/x.round"}
@@ -206,3 +209,35 @@ async def test_a_node_takes_everything_that_is_left_of_a_random_file(autojump_cl
             answer = await request(client, "definitions/import", {"queues": [], **found}, dry_run="true")
 
             assert answer.get("dry_run") is True, (seed, answer)
+
+
+async def test_clients_are_served_while_a_file_is_read(autojump_clock: MockClock) -> None:
+    async with Rig().run() as rig:
+        environment: Any = rig.alive.environment
+        run_blocking, go_on, waits = environment._run_blocking, trio.Event(), trio.Event()
+
+        async def read_late(call: Any) -> Any:
+            if call.func is read_document:
+                waits.set()
+                await go_on.wait()
+            return await run_blocking(call)
+
+        environment._run_blocking = read_late
+        operator, other = await rig.connect(), await rig.connect()
+        await operator.send(send("/control/definitions/import", FILE, "imported"))
+        await waits.wait()
+
+        await other.send(send("/queue/q", "x", "r"))
+        assert await other.receipt() == "r"
+
+        go_on.set()
+        assert await operator.receipt() == "imported"
+
+
+async def test_a_file_that_is_too_long_is_refused_before_it_is_read(autojump_clock: MockClock) -> None:
+    limits = {"body_bytes_max": 2 * FILE_BYTES_MAX, "outbox_bytes_max": 8 * FILE_BYTES_MAX}
+    async with Rig(limits=limits).run() as rig:
+        client = await rig.connect(on_error="keep-open")
+        for size, code in ((FILE_BYTES_MAX, ""), (FILE_BYTES_MAX + 1, "bad-definitions")):
+            await client.send(send("/control/definitions/import", FILE.ljust(size), "r"))
+            assert (await client.any()).head.headers.get("error-code", "") == code
