@@ -58,7 +58,7 @@ def session_parts(
     checks = login_checks(environment, node, settings)
     logins = Logins(users.users, limits, environment, checks, of_mesh.user_limits.of)
     access = Access(engine, sessions, rules, settings.authentication, users.users, users.permissions)
-    budget = MemoryBudget(environment, node, sessions, limits.memory_bytes_max or default_bytes_max())
+    budget = MemoryBudget(environment, node, limits.memory_bytes_max or default_bytes_max())
     buffers = SubscriberBuffers(limits.outbox_bytes_max, budget.change)
     fanout_subscribers, journal_reads, browsing, dispatcher = _delivery(
         engine, mesh, of_mesh, node, sessions, buffers, beats

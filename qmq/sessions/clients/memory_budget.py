@@ -1,6 +1,7 @@
 """The memory budget: one bound on the memory that all connections together make the node hold.
 
-It counts open transactions, unfinished frames, bytes that a client does not read, buffers, selectors and patterns.
+It counts open transactions, unfinished frames, bytes that a client does not read, buffers, selectors and patterns;
+also the bytes that wait for the client of a session over long poll that has ended.
 
 Each part bounds its own share per connection; this bounds their sum. Growth is counted once per read of a client and
 when bytes wait for one, not per message. Near the bound, a client whose share grows is not read, for at most
@@ -8,7 +9,6 @@ WAIT_SECONDS. After that, or above the bound, the connections that hold most are
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,7 +39,7 @@ BOUND_FILES = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 class Holder(Protocol):
-    """A connection, as the memory budget sees it (`ClientSession`)."""
+    """A connection, as the memory budget sees it (`ClientSession`), or what is left of one."""
 
     finishing: bool
     held_bytes: int
@@ -58,14 +58,13 @@ class MemoryStatistics:
 
 
 class MemoryBudget:
-    """The sum, in `bytes`, of what each session has in its `held_bytes`."""
+    """The sum, in `bytes`, of what each holder has in its `held_bytes`."""
 
-    def __init__(
-        self, environment: Environment, node: NodeBasics, sessions: Mapping[int, Holder], bytes_max: int
-    ) -> None:
+    def __init__(self, environment: Environment, node: NodeBasics, bytes_max: int) -> None:
         self._environment = environment
         self._node = node
-        self._sessions = sessions
+        # Those that hold anything; in the order in which they came, in every process.
+        self._holders: dict[Holder, None] = {}
         self.bytes_max = bytes_max
         self._near = int(bytes_max * NEAR)
         self.bytes = 0
@@ -84,25 +83,29 @@ class MemoryBudget:
     def is_near(self) -> bool:
         return self.bytes >= self._near
 
-    def change(self, session: Holder, delta: int) -> None:
-        """`session` holds `delta` bytes more, or fewer if negative."""
-        if session.finishing:
+    def change(self, holder: Holder, delta: int) -> None:
+        """`holder` holds `delta` bytes more, or fewer if negative."""
+        if holder.finishing:
             return
-        session.held_bytes += delta
+        holder.held_bytes += delta
         self.bytes += delta
         if delta <= 0:
+            if not holder.held_bytes:
+                self._holders.pop(holder, None)
             self._look()
             return
+        self._holders[holder] = None
         self._peak = max(self._peak, self.bytes)
         if self.bytes > self.bytes_max and not self._shedding:
             # Later: the caller is in the middle of a decision.
             self._shedding = True
             self._node.spawn(self._shed)
 
-    def forget(self, session: Holder) -> None:
-        """The session is ending, and frees what it holds."""
-        self.bytes -= session.held_bytes
-        session.held_bytes = 0
+    def forget(self, holder: Holder) -> None:
+        """It is ending, and frees what it holds."""
+        self.bytes -= holder.held_bytes
+        holder.held_bytes = 0
+        self._holders.pop(holder, None)
         self._look()
         if self._peak - self.bytes > TRIM_BYTES and not self._trimming:
             self._trimming = True
@@ -133,18 +136,18 @@ class MemoryBudget:
 
     def _end_largest(self) -> None:
         """End connections until the bound is not near."""
-        for session in sorted(self._sessions.values(), key=lambda one: one.held_bytes, reverse=True):
-            if not self.is_near or not session.held_bytes:
+        for holder in sorted(self._holders, key=lambda one: one.held_bytes, reverse=True):
+            if not self.is_near:
                 break
             self._node.add_event(
                 "memory", "connections held three quarters of memory_bytes_max or more; the largest were ended"
             )
             self.ended += 1
-            session.evict(
+            holder.evict(
                 Refused(
                     "memory-exceeded",
                     f"The connections of this node hold {self.bytes} bytes of memory, this one most of all,"
-                    f" {session.held_bytes}. At {self._near}, three quarters of memory_bytes_max, the largest end.",
+                    f" {holder.held_bytes}. At {self._near}, three quarters of memory_bytes_max, the largest end.",
                 )
             )
 

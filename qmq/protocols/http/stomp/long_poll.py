@@ -57,6 +57,19 @@ class Asking(NamedTuple):
     put: Callable[[bytes], None]
 
 
+class _Left:
+    """What a session that has ended has left for its client, to the memory budget: near the bound it may be dropped."""
+
+    finishing = False
+
+    def __init__(self, pipe: LongPollPipe) -> None:
+        self.held_bytes = 0
+        self._pipe = pipe
+
+    def evict(self, error: Refused) -> None:
+        self._pipe.interrupt()
+
+
 class LongPollSessions:
     """All sessions of the node over long poll."""
 
@@ -113,7 +126,7 @@ class LongPollSessions:
         login = pipe.login = self._admission.admit(pipe.peer_address, now=trio.current_time())
         self._carry(pipe, asking.login)
         session = ClientSession(host, pipe, asking.session.listener, login, self._protocol)
-        pipe.grew = partial(host.budget.change, session)
+        pipe.grew, pipe.left_grew = partial(host.budget.change, session), partial(host.budget.change, _Left(pipe))
         self._node.spawn(session.serve)
         self._pipes[id] = pipe
         if not self._sweeps:

@@ -36,7 +36,9 @@ class LongPollPipe:
         self.receives = False
         """A request waits for frames."""
         self.grew: Callable[[int], None] = count_nothing
-        """Called with each change of `held_bytes`."""
+        """Called with each change of `held_bytes`, while its session has not ended."""
+        self.left_grew: Callable[[int], None] = count_nothing
+        """The same from then on."""
         self._counted = 0
         self._received = bytearray()
         self._waiting: list[bytes] = []
@@ -101,9 +103,9 @@ class LongPollPipe:
             if not self._ends:
                 self._take()
             self._received.clear()
+            # The session has ended, and counts nothing any more: all that waits is what it has left.
+            self.grew, self._counted = self.left_grew, 0
             self.end_sending()
-            # It refers to the session, which has ended.
-            self.grew = count_nothing
 
     # For the requests
 
