@@ -217,19 +217,28 @@ class Handoff:
             owned.dead_letters_from_us.pop(owner, None)
             registry.shared.clocks.cease(owner)
             registry.serves_own = registry.node in self._owned.serves
+            out_of_line = self._lent_of(owner)
+            # In one turn: a queue that keeps its messages for longer could deliver what `server` delivers.
             for queue in list(registry.by_name.values()):
-                _forget_messages(queue, owner, registry.isolated_mode.give_up(queue.name, owner))
+                waited = registry.isolated_mode.give_up(queue.name, owner)
+                _forget_messages(queue, owner, [*waited, *out_of_line.get(queue.name, ())])
             for origin in [origin for origin in owned.by_origin if origin.node == owner]:
                 del owned.by_origin[origin]
             owned.settled_early = {dot for dot in owned.settled_early if dot.origin.node != owner}
-            for lent in owned.lent.values():
-                for dot in [dot for dot in lent if dot.origin.node == owner and dot.sequence > 0]:
-                    del lent[dot]
         held = self._pass_on(owner, server)
         for queue in list(registry.by_name.values()):
             self._drop_buffered(queue, owner)
             registry.forget_if_idle(queue)
         return held
+
+    def _lent_of(self, owner: str) -> dict[str, list[Message]]:
+        """What peers have of `owner`, by queue; it counts as lent no more."""
+        found: dict[str, list[Message]] = {}
+        for lent in self._owned.lent.values():
+            for dot in [dot for dot in lent if dot.origin.node == owner and dot.sequence > 0]:
+                message = lent.pop(dot)
+                found.setdefault(message.envelope.destination, []).append(message)
+        return found
 
     def _pass_on(self, owner: str, server: str) -> list[Dot]:
         """Send settles and returns of what is with consumers here to `server`."""
@@ -263,19 +272,19 @@ class Handoff:
             queue.selective.ordered_buffer.drop_of(owner)
 
 
-def _forget_messages(queue: Queue, owner: str, waited: Iterable[Message]) -> None:
-    """Take everything of `owner` out of `queue`, which then reads the store again. `waited` stood in no line of its."""
+def _forget_messages(queue: Queue, owner: str, out_of_line: Iterable[Message]) -> None:
+    """Take everything of `owner` out of `queue`, which then reads the store again. `out_of_line`: what of it is lent,
+    or has waited for a consumer, and stands in no line.
+    """
 
     def stays(message: Message) -> bool:
         return message.origin.node != owner or message.sequence < 0 or message.settled
 
     removed = [message for level in queue.levels for message in (*level.ready, *(level.tail or ()))]
     removed += [entry[2] for entry in queue.delayed or ()]
-    removed += waited
-    out = [one.message for one in queue.in_flight() if one.message.owner is None]
-    for lent in queue.shared.owned.lent.values():
-        out += [message for message in lent.values() if message.envelope.destination == queue.name]
-    for message in [message for message in (*removed, *out) if not stays(message)]:
+    removed += out_of_line
+    removed += [one.message for one in queue.in_flight() if one.message.owner is None]
+    for message in [message for message in removed if not stays(message)]:
         queue.held -= 1
         queue.held_bytes -= len(message.body)
         if queue.selective is not None:
