@@ -45,15 +45,15 @@ class Repeats:
         self.asked: dict[bytes, bool] = {}
         """Keys that peers were asked about for this read, and whether only they have the message."""
 
-    def may_append(self, plan: SendPlan, now_us: int) -> bool:
-        """Whether a SEND with this plan may be appended now. In a transaction, COMMIT decides that."""
-        if plan.key is None or plan.transaction is not None or not plan.is_bounded:
-            return True
-        envelope = plan.envelope
-        return self.missing(envelope, now_us) is not None and not self._unsure(envelope, plan.is_retry, now_us)
+    def to_append(self, plan: SendPlan, now_us: int) -> Envelope | None:
+        """The envelope of what a SEND with this plan, which has a key, must still append; None: it may not be decided
+        now, or is a duplicate. In a transaction, COMMIT decides that.
+        """
+        if plan.transaction is not None or not plan.is_bounded:
+            return plan.envelope
+        return None if self._unsure(plan.envelope, plan.is_retry, now_us) else self._missing(plan.envelope, now_us)
 
-    def missing(self, envelope: Envelope, now_us: int) -> Envelope | None:
-        """The envelope of what a SEND in this one, which has a key, must still append; None: it is a duplicate."""
+    def _missing(self, envelope: Envelope, now_us: int) -> Envelope | None:
         return missing_of(envelope, self._broker.dedup, now_us, self.asked)
 
     def of_commit(self, transaction: str, now_us: int) -> list[bytes]:
@@ -101,7 +101,7 @@ class Repeats:
             plan = self._plan(frame)
             if plan is None or plan.key is None or plan.transaction is not None:
                 return frames[number:]
-            if self.missing(plan.envelope, now_us) is not None:
+            if self._missing(plan.envelope, now_us) is not None:
                 return frames[number:]
             if any([self._broker.dedup.find(key, now_us) is None for key in keys_of(plan.envelope)]):
                 marks, level = ELSEWHERE, FSYNC

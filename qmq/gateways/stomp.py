@@ -21,7 +21,7 @@ from qmq.broker.consumers.outcome import BESIDE_BYTES_MAX, COST_MAX, Outcome
 from qmq.broker.consumers.session import HeldFrame
 from qmq.broker.consumers.subscription import StartAt, Subscription
 from qmq.broker.messages.destination import DestinationKind
-from qmq.broker.messages.message import Message
+from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.messages.receipt_levels import ACCEPTED, FSYNC, asked_level, asks_quorum
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.ack_frames import AckFrames, is_held
@@ -155,6 +155,7 @@ class StompGateway:
                         if plan.generation != generation:
                             plan = self._planned(head, out)
                             assert plan is not None, "no destination becomes a control destination"
+                        envelope: Envelope | None = plan.envelope
                         if acks.pending:
                             acks.settle(out)
                         if sends is not None and plan.envelope.destination not in sends:
@@ -168,14 +169,15 @@ class StompGateway:
                                 may_run = False
                                 if isinstance(command, Sends):
                                     continue
-                        elif plan.key is not None and not self.repeats.may_append(plan, now_us):
+                        elif plan.key is not None and (envelope := self.repeats.to_append(plan, now_us)) is None:
                             return self.repeats.pause(commands[at:], now_us)
                         elif plan.is_mandatory and self._is_unknown(plan.envelope.destination):
                             return Paused(PauseReason.NEED, commands[at:], queue=plan.envelope.destination)
                         elif plan.check_body is not None:
                             # In a transaction, too: the rest is not worth waiting for, and each SEND has its turn.
                             out.cost += plan.check_body(command.body)
-                        level = self._send(plan, command, now_us, out)
+                        assert envelope is not None, "what is a duplicate has paused"
+                        level = self._send(plan, envelope, command, now_us, out)
                     elif head.command == "ACK":
                         level = acks.acknowledge(command, None, out)
                     else:
@@ -248,9 +250,10 @@ class StompGateway:
         finally:
             out.cost += routing.cost
 
-    def _send(self, plan: SendPlan, frame: Frame, now_us: int, out: Outcome) -> int | None:
-        """Take one SEND; returns the level of its receipt, None when COMMIT confirms it."""
-        envelope = plan.envelope
+    def _send(self, plan: SendPlan, envelope: Envelope, frame: Frame, now_us: int, out: Outcome) -> int | None:
+        """Take one SEND, of which `envelope` is to be appended; returns the level of its receipt, None when COMMIT
+        confirms it.
+        """
         if plan.transaction is not None:
             is_early = plan.is_early or self._answers_early
             held = HeldFrame(
@@ -265,12 +268,8 @@ class StompGateway:
             if envelope.kind is DestinationKind.TOPIC:
                 self._broker.topic_router.look_up(envelope.destination, out)
             return ACCEPTED if is_early else None
-        if plan.key is not None and envelope.copies:
-            missing = self.repeats.missing(envelope, now_us)
-            assert missing is not None, "a duplicate is answered without being sent"
-            if missing is not envelope:
-                envelope = missing
-                out.repeats = True  # Its receipt is about the copies that are there, too.
+        if envelope is not plan.envelope:
+            out.repeats = True  # Its receipt is about the copies that are there, too.
         if plan.is_bounded:
             self._broker.send_limits.check_send(envelope, len(frame.body))
         elif frame.receipt is not None and envelope.kind is DestinationKind.REPLY:
