@@ -248,10 +248,9 @@ class CommitPath:
         # A sync of the journal may be under way in another thread: the event loop must not wait for it.
         is_lone = commits.is_lone and not self._journal.is_writing
         try:
-            end = await self._environment.run_commit(append, is_lone=is_lone)
+            return await self._environment.run_commit(append, is_lone=is_lone)
         finally:
             commits.append_began = None
-        return end
 
     async def flushed(self) -> None:
         """Wait until everything that is decided now is durable and delivered."""

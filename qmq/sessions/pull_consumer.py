@@ -32,6 +32,9 @@ EMPTY_SECONDS: Final = 0.1
 LINGER_SECONDS: Final = 0.02
 """After the first message a take waits so long for more of them: pages and peers need a moment."""
 
+TURN_TAKES: Final = 16
+"""After so many takes that need not wait, other tasks have a turn."""
+
 TAKEN_BYTES_MAX: Final = 16 << 20
 """Of the bodies of one take, which its caller holds as a whole; one larger message comes alone."""
 
@@ -57,6 +60,8 @@ class PullConsumer:
         self.is_taking = False
         self.has_left = False
         """Whether the client has left while it was waited for."""
+        self._at_once = 0
+        """Takes that found all at once."""
         self._released: dict[str, Subscription] = {}
         """Those that get nothing more, and have messages in flight."""
 
@@ -87,11 +92,14 @@ class PullConsumer:
                 self._grant(subscription, count)
                 if subscription.free < count:
                     break
-            async with trio.open_nursery() as nursery:
-                if until_left is not None:
-                    nursery.start_soon(self._end_when_left, until_left)
-                await self._wait(granted, count, seconds, waits_for_commit)
-                nursery.cancel_scope.cancel()
+            if len(_fitting(self._came)) == len(self._came) < count:
+                async with trio.open_nursery() as nursery:
+                    if until_left is not None:
+                        nursery.start_soon(self._end_when_left, until_left)
+                    await self._wait(granted, count, seconds, waits_for_commit)
+                    nursery.cancel_scope.cancel()
+            else:
+                await self._turn()
             if waits_for_commit or not self.has_left:
                 taken = _fitting(self._came[:count])
         finally:
@@ -103,6 +111,12 @@ class PullConsumer:
         for delivery in taken:
             delivery.sent = True
         return taken
+
+    async def _turn(self) -> None:
+        """A take has found all that it asks for. One client after the other has its turn."""
+        self._at_once += 1
+        if self._at_once % TURN_TAKES == 0:
+            await trio.lowlevel.checkpoint()
 
     def delivered(self, deliveries: list[Delivery], totals: Totals | None = None) -> None:
         """These are durable. Called in the midst of a delivery, so nothing is decided here."""

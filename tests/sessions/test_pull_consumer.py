@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.subscription import Delivery, Subscription
 from qmq.sessions import pull_consumer
-from qmq.sessions.pull_consumer import Begin, PullConsumer
+from qmq.sessions.pull_consumer import TURN_TAKES, Begin, PullConsumer
 from tests.broker.rig import JOBS, Client, Node, check_accounts, envelope
 
 OTHER = "/queue/other"
@@ -80,6 +80,32 @@ async def test_a_take_has_as_many_messages_as_it_asks_for_and_no_later_one(autoj
     assert taker.node.ready() == [b"3", b"4"]
     assert await taker.take(begin, count=9) == [b"3", b"4"]
     check_accounts(taker.node)
+
+
+async def test_a_take_of_what_is_there_needs_no_turn_of_another_task_but_gives_one_now_and_then() -> None:
+    taker = Taker()
+    begin = taker.begin()
+    taker.send(*[b"%d" % number for number in range(4 * TURN_TAKES)])
+    turns: list[int] = []
+    taken: list[bytes] = []
+    asked: list[bool] = []
+
+    async def until_left() -> None:
+        asked.append(True)
+
+    async def other() -> None:
+        while len(taken) < 4 * TURN_TAKES:
+            turns.append(len(taken))
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        for _ in range(4 * TURN_TAKES):
+            taken += [one.message.body for one in await taker.pull.take([begin], 1, 60, until_left)]
+
+    assert taken == [b"%d" % number for number in range(4 * TURN_TAKES)]
+    assert 1 < len(turns) <= 4
+    assert not asked, "the client is watched only while it waits"
 
 
 async def test_of_two_queues_the_first_one_that_has_a_message_gives_it(autojump_clock: MockClock) -> None:

@@ -62,8 +62,9 @@ class Commits:
         self._growth = Growth()
         self._decisions = 0
         self._decided_us = 0
+        self._decider = 0
         self.is_lone = False
-        """The last group was one small decision, and no other was made since the group before it, or for CALM_US."""
+        """The last group was one small decision. No other session decided since the group before it, or for CALM_US."""
         self._submitted = 0
         self._delivered = 0
         self._stopping = False
@@ -87,13 +88,19 @@ class Commits:
             await self._progress.park()
 
     def take(self, out: Outcome, now_us: int) -> bool:
-        """Queue a decision if it needs a commit, or its session waits for one; whether it waits now."""
+        """Queue a decision if it needs a commit, or its session waits for one; whether it waits now.
+
+        One that adds nothing to the journal waits only for what was decided before it.
+        """
         if now_us - self._decided_us > CALM_US:
             self._decisions = 0
-        self._decided_us = now_us
-        self._decisions += 1
+        # A client that asks for a message before it settles that is no company of its own.
+        if not out.session or out.session != self._decider or not self._decisions:
+            self._decisions += 1
+        self._decided_us, self._decider = now_us, out.session
         out.is_first = out.session not in self._unanswered
-        if not (out.needs_commit or (out.session and out.session in self._waiting_sessions)):
+        waits = out.needs_commit or (out.session and out.session in self._waiting_sessions)
+        if not waits or (self._submitted == self._delivered and not out.records and not out.batches):
             return False
         self._waiting.append(out)
         self._waiting_sessions[out.session] = self._waiting_sessions.get(out.session, 0) + 1
@@ -118,7 +125,7 @@ class Commits:
                 return None
             await self._work.wait()
         group, self._waiting = self._waiting, []
-        self.is_lone = self._decisions == 1 and _waiting_bytes(group[0]) <= LONE_BYTES_MAX
+        self.is_lone = self._decisions == len(group) == 1 and _waiting_bytes(group[0]) <= LONE_BYTES_MAX
         self._decisions = 0
         return group
 
@@ -128,8 +135,7 @@ class Commits:
         self.groups += 1
         size = sum(map(len, batches))
         self.bytes += size
-        if size > self.group_bytes_max:
-            self.group_bytes_max = size
+        self.group_bytes_max = max(size, self.group_bytes_max)
 
     def committed(self, group: list[Outcome]) -> None:
         """Nothing of `group` waits any more; its effects are delivered next."""
@@ -199,8 +205,6 @@ class Growth:
 
 
 def _count_down(counts: dict[int, int], session: int) -> None:
-    left = counts[session] - 1
-    if left:
-        counts[session] = left
-    else:
+    counts[session] -= 1
+    if not counts[session]:
         del counts[session]

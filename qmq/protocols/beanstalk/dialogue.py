@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-import trio
-
 from qmq.access.rules import Principal
 from qmq.admin.bulk_jobs import run_bulk_job
 from qmq.admin.protocol_parts import ProtocolParts
@@ -119,7 +117,6 @@ class BeanstalkDialogue(ClientDialogue):
 
     async def respond(self) -> None:
         received, self._received = self._received, []
-        await trio.lowlevel.checkpoint()
         commands = self._commands
         if commands is None:
             return

@@ -93,7 +93,7 @@ class ClientOutbox:
         """Add whole frames; `flush` sends them. Frames put while a response is due follow it."""
         if self._due:
             self._hold(data)
-        elif not self.broken:
+        elif data and not self.broken:  # What a client takes for itself is no frame.
             self._parts.append(data)
             self.size += len(data)
 

@@ -119,6 +119,89 @@ async def test_a_decision_without_company_is_lone(autojump_clock: MockClock) -> 
         commits.stop()
 
 
+async def test_what_a_session_decides_without_a_commit_is_no_company_of_its_next_decision() -> None:
+    disk = SlowDisk()
+    disk.answer.set()
+    commits, path = commits_on(disk)
+
+    async def commit(*sessions: int) -> bool:
+        for session in sessions[:-1]:
+            path.submit(Outcome(session))
+        out = Outcome(sessions[-1])
+        out.batches.append((A, commits.groups + 1, bytes(100)))
+        path.submit(out)
+        await path.flushed()
+        return disk.lone.pop()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(path.run)
+        assert await commit(1)
+        assert await commit(1, 1)
+        assert await commit(2, 2, 2)
+        assert not await commit(1, 2)
+        assert not await commit(2, 1, 2)
+        # Several links decide without a session.
+        assert not await commit(0, 0)
+        commits.stop()
+
+
+async def test_a_decision_that_adds_nothing_to_the_journal_waits_only_for_those_before_it() -> None:
+    disk = SlowDisk()
+    commits, path = commits_on(disk)
+    delivered: list[int] = []
+    path._delivery.after_commit = lambda group, begin: delivered.extend(out.session for out in group)  # type: ignore[method-assign]
+
+    def delivery(session: int) -> Outcome:
+        out = Outcome(session)
+        out.deliveries_after[Mock()] = []
+        assert out.needs_commit
+        return out
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(path.run)
+        path.submit(delivery(1))
+        assert delivered == [1]
+        assert not disk.lone
+
+        path.submit(decided(1))
+        path.submit(delivery(2))
+        await wait_all_tasks_blocked()
+        path.submit(delivery(3))
+        assert delivered == [1]
+
+        disk.answer.set()
+        await path.flushed()
+        assert delivered == [1, 0, 2, 3]
+        path.submit(delivery(4))
+        assert delivered == [1, 0, 2, 3, 4]
+        commits.stop()
+
+
+async def test_what_a_delivery_decides_follows_the_group_that_is_delivered() -> None:
+    disk = SlowDisk()
+    disk.answer.set()
+    commits, path = commits_on(disk)
+    delivered: list[int] = []
+
+    def deliver(group: list[Outcome], begin: int) -> None:
+        if group[0].session == 1:
+            again = Outcome(2)
+            again.deliveries_after[Mock()] = []
+            path.submit(again)
+        delivered.append(group[0].session)
+
+    path._delivery.after_commit = deliver  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(path.run)
+        out = Outcome(1)
+        out.batches.append((A, 1, bytes(100)))
+        path.submit(out)
+        await path.flushed()
+        await wait_all_tasks_blocked()
+        assert delivered == [1, 2]
+        commits.stop()
+
+
 async def test_a_lone_commit_whose_delivery_decides_more_leaves_a_turn_to_others(autojump_clock: MockClock) -> None:
     disk = SlowDisk()
     commits, path = commits_on(disk)

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.node.rig import Rig, send
+from tests.protocols.beanstalk.rig import running
 
 pytestmark = pytest.mark.trio
 
@@ -60,3 +61,25 @@ async def test_a_lone_send_wakes_its_session_and_the_commits_and_no_other_task(
     # The simulated network wakes a reader twice: when bytes leave the other side, and when they have come.
     assert steps.pop("ClientSession") == 2 * MESSAGES
     assert steps.total() < 5, "tasks that have nothing to do with a message"
+
+
+async def test_a_job_that_waits_is_reserved_in_the_turn_in_which_it_is_asked_for(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as rig:
+        client = await rig.client()
+        for _ in range(MESSAGES + 1):
+            await client.put()
+        await client.reserve()
+        await trio.sleep(1)
+        monkeypatch.setattr(rig.alive.environment, "run_commit", at_once)
+
+        with counted() as steps:
+            for _ in range(MESSAGES):
+                job, _ = await client.reserve()
+                assert await client.ask(f"delete {job}") == b"DELETED"
+
+    assert steps.pop("CommitPath") == MESSAGES, "only what is deleted is written"
+    # In one of sixteen takes it leaves a turn to others.
+    assert steps.pop("ClientSession") == 4 * MESSAGES + 1
+    assert steps.total() < 5, "tasks that have nothing to do with a job"

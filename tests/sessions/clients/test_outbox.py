@@ -139,3 +139,12 @@ async def test_hooks_wait_for_what_is_held_back() -> None:
     outbox.flush()
 
     assert written == [SECOND + FIRST]
+
+
+async def test_what_a_client_takes_without_bytes_makes_no_call_of_the_kernel() -> None:
+    kernel, _, outbox = outbox_with(1000)
+    kernel.send_now = None  # type: ignore[assignment, method-assign]
+    outbox.put(b"")
+    outbox.flush()
+
+    assert kernel.taken == FIRST + SECOND
