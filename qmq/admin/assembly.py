@@ -76,7 +76,7 @@ def admin_parts(
         engine,
         rpc,
         system,
-        History(engine, beats, sessions, node, rpc),
+        History(engine, beats, sessions, node, rpc, facts.waiting),
         QueuePages(broker.totals, catalog),
         Overview(engine, node, mesh, mesh_parts, facts, conditions, connections, readers),
     )

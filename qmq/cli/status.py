@@ -80,6 +80,8 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
         end = journal.get("end", 0)
         kept, waiting = end - journal.get("start", 0), end - journal.get("synced_end", end)
         lines.append(f"journal at {end}  kept {byte_size(kept)}  not yet on disk {byte_size(waiting)}")
+    if isinstance(facts.get("waiting"), int):
+        lines.append(f"messages: {facts['waiting']} waiting  {facts.get('in_flight', 0)} in flight")
     lines += _totals(facts)
     membership = facts.get("membership")
     if isinstance(membership, dict):

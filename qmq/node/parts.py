@@ -169,7 +169,7 @@ class NodeParts(NodeServices):
             self.mesh,
             self.mesh_parts,
             self.peer_rpc,
-            FactsReader(identity, self.engine, self.sessions, host.traffic, host.budget, clients.buffers),
+            FactsReader(identity, self, self.engine, self.sessions, host.traffic, host.budget, clients.buffers),
             self.conditions,
             self.system,
             self.beats,

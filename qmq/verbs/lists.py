@@ -12,7 +12,7 @@ OFFSET_MAX: Final = 2_000
 
 FILTER_CHARS_MAX: Final = 256
 
-Sort = Literal["name", "depth", "oldest", "rate"]
+Sort = Literal["name", "depth", "oldest", "rate", "growth"]
 
 Scope = Annotated[Literal["node", "mesh"], option("Ask all nodes of the mesh, and merge their answers.", word="mesh")]
 

@@ -329,6 +329,9 @@ class MemoryQueueStore:
         every = self.listing(node, None, len(self._state.queues) + 1)
         return [queue for queue, _, _ in nsmallest(limit, every, key=lambda row: (-row[1], row[0]))]
 
+    def total(self, node: str) -> int:
+        return sum([messages for _, messages, _ in self.listing(node, None, len(self._state.queues) + 1)])
+
     def tombstones(self) -> set[Dot]:
         with self._state.reading:
             return set(self._state.tombstones)

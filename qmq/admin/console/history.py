@@ -18,6 +18,7 @@ from typing import ClassVar, Final
 import trio
 
 from qmq.admin.console.queue_pages import ConsoleCall
+from qmq.admin.facts.waiting import WaitingMessages
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.heartbeats import Heartbeats
@@ -33,7 +34,7 @@ LATEST: Final = 6
 """Samples that a peer is asked for each time: so some questions may get no answer and nothing is missing."""
 
 COUNTERS: Final = ("accepted", "delivered", "acknowledged", "redelivered", "dead_lettered")
-SERIES: Final = (*COUNTERS, "cpu_us", "fsync_p99_us", "connections", "in_flight", "resident_bytes")
+SERIES: Final = (*COUNTERS, "cpu_us", "fsync_p99_us", "connections", "in_flight", "resident_bytes", "waiting")
 WIDTH: Final = 1 + len(SERIES)
 NUMBER_MAX: Final = 2**63 - 1
 STATM: Final = Path("/proc/self/statm")
@@ -102,8 +103,17 @@ class NodeSamples:
 class History:
     """Samples of this node, and of its peers. `begin` starts to take them."""
 
-    def __init__(self, engine: EngineParts, beats: Heartbeats, sessions: Sized, tasks: Tasks, rpc: PeerRpc) -> None:
+    def __init__(
+        self,
+        engine: EngineParts,
+        beats: Heartbeats,
+        sessions: Sized,
+        tasks: Tasks,
+        rpc: PeerRpc,
+        waiting: WaitingMessages,
+    ) -> None:
         self._engine = engine
+        self._waiting = waiting
         self._beats = beats
         self._sessions = sessions
         self._tasks = tasks
@@ -125,20 +135,28 @@ class History:
         return (*[getattr(totals, name) for name in COUNTERS], time.process_time_ns() // 1000)
 
     def _sample(self, now: float) -> float:
+        if not self._tasks.is_stopping:
+            self._tasks.spawn(self._round)
+        return now + SAMPLE_SECONDS
+
+    async def _round(self) -> None:
+        self.take(await self._waiting.count())
+        if not self._is_asking:
+            await self._ask()
+
+    def take(self, waiting: int) -> None:
+        """Take a sample now, with so many messages that wait."""
         counters, syncs = self._counters(), self._engine.store.journal.sync_times.buckets()
         growth = [after - before for before, after in zip(self._before, counters, strict=True)]
         between = [after - before for before, after in zip(self._syncs, syncs, strict=True)]
         in_flight = len(self._engine.broker.queues.deliveries)
-        row = (*growth, percentile_us(between, P99), len(self._sessions), in_flight, resident_bytes())
+        row = (*growth, percentile_us(between, P99), len(self._sessions), in_flight, resident_bytes(), waiting)
         self._own.add((self._engine.environment.now_us(), *row))
         self._before, self._syncs = counters, syncs
-        if not self._is_asking and not self._tasks.is_stopping:
-            self._is_asking = True
-            self._tasks.spawn(self._ask)
-        return now + SAMPLE_SECONDS
 
     async def _ask(self) -> None:
         """Keep what peers have of themselves; the first time all of it, and what they have of this node."""
+        self._is_asking = True
         try:
             is_first = not self._of_peers
             found, missing = await self._rpc.ask(HistoryCall(count=SAMPLES if is_first else LATEST))

@@ -62,7 +62,7 @@ class Overview:
         found = await self._facts.read()
         conditions = self._conditions.present()
         membership = mesh_parts.members.membership
-        names = ("build", "incarnation", "held", "disk_full", "connections", "subscriptions", "queues", "in_flight")
+        names = ("build", "incarnation", "held", "disk_full", "connections", "subscriptions")
         return {
             "node": found.node,
             "version": __version__,
@@ -70,7 +70,7 @@ class Overview:
             "at_us": engine.environment.now_us(),
             "stopping": self._tasks.is_stopping,
             "draining": any(one.code == DRAINING for one in conditions),
-            **found.some(*names, "totals"),
+            **found.some(*names, "queues", "waiting", "in_flight", "totals"),
             "disk_free_bytes": self._free_bytes,
             "journal_bytes": found.journal.bytes,
             "memory_bytes": found.memory.bytes,

@@ -22,6 +22,7 @@ from qmq.verbs.lists import FILTER_CHARS_MAX, LIMIT_MAX, OFFSET_MAX, QueuePage, 
 
 PREFIX: Final = "/queue/"
 RATE: Final = "rate"
+GROWTH: Final = "growth"
 
 RATE_SECONDS: Final = 4.0
 """Rates are measured over at least so long."""
@@ -29,8 +30,10 @@ RATE_SECONDS: Final = 4.0
 TURN_NAMES: Final = 1_000
 """Counters that are compared in one turn of the event loop."""
 
-RATED: Final = ("accepted", "acknowledged")
-"""A queue is sorted by the sum of both rates."""
+RATED: Final = ("accepted", "acknowledged", "grown")
+"""A queue is sorted by the sum of the first two rates, or by the last one. What came in on one node and left on another
+has grown on the first, and less than nothing on the other.
+"""
 
 
 class ConsoleCall(NamedCall[R], frozen=True):
@@ -79,7 +82,7 @@ class Rates:
 
     def __init__(self, totals: NodeTotals) -> None:
         self._totals = totals
-        self._before: dict[str, tuple[int, int, int]] = {}
+        self._before: dict[str, tuple[int, ...]] = {}
         self._begun_at = self._taken_at = float("-inf")
         self.by_name: dict[str, tuple[float, ...]] = {}
 
@@ -93,13 +96,15 @@ class Rates:
         seconds = now - self._taken_at
         totals = self._totals.by_name
         names = [name for name in totals if name.startswith(PREFIX)]
-        before, counts, by_name = self._before, {}, {}
+        before, by_name = self._before, {}
+        counts: dict[str, tuple[int, ...]] = {}
         async for part in in_turns(names, TURN_NAMES):
             for name in part:
                 one = totals.get(name)
                 if one is None:
                     continue
-                after = counts[name] = (one.since_us, one.accepted, one.acknowledged)
+                left = one.acknowledged + one.expired + one.dead_lettered + one.removed
+                after = counts[name] = (one.since_us, one.accepted, one.acknowledged, one.accepted - left)
                 known = before.get(name)
                 # One that made room for others is counted from 0 again.
                 if known is not None and known != after and known[0] == after[0]:
@@ -124,22 +129,26 @@ class QueuePages:
         sort, is_reversed, text, count = call.sort, call.is_reversed, call.text, call.count
         await self._rates.refresh()
         catalog = self._catalog
-        found: list[tuple[str, float]] = []
-        if sort == RATE:
-            rated = {name: sum(rates) for name, rates in self._rates.by_name.items() if text in name}
-            sign = -1 if is_reversed else 1
-            first = nsmallest(count, rated, key=lambda name: (sign * rated[name], name))
-            busy = [(name, rated[name]) for name in first]
-            # Queues without a rate have the rate 0, and go by name: behind the others, or before them.
-            needed = count if is_reversed else count + len(rated)
-            ordered, age_seconds = await catalog.first(QueueSearch(NAME, False, needed, text))
-            others = [one for one in ordered if one[0] not in rated]
-            found = ([*busy, *others] if is_reversed else [*others, *busy])[:count]
-        else:
-            ordered, age_seconds = await catalog.first(QueueSearch(sort, is_reversed, count, text))
-            found += ordered
+        if sort not in (RATE, GROWTH):
+            found, age_seconds = await catalog.first(QueueSearch(sort, is_reversed, count, text))
+            return FirstQueues([one for one, _ in found], [n for _, n in found], catalog.count, round(age_seconds, 1))
+        sign = -1 if is_reversed else 1
+        by_name = {
+            name: sign * (rates[-1] if sort == GROWTH else rates[0] + rates[1])
+            for name, rates in self._rates.by_name.items()
+            if text in name
+        }
+        # Queues without a rate have the rate 0, and go by name: behind some of the others, and before some.
+        places = [(value, name) for name, value in by_name.items() if value < 0]
+        places = nsmallest(count, places)
+        age_seconds = 0.0
+        if len(places) < count:
+            calm, age_seconds = await catalog.first(QueueSearch(NAME, False, count + len(by_name), text))
+            places += [(0.0, name) for name, _ in calm if not by_name.get(name)]
+            places += nsmallest(count, [(value, name) for name, value in by_name.items() if value > 0])
+            places = places[:count]
         return FirstQueues(
-            [name for name, _ in found], [value for _, value in found], catalog.count, round(age_seconds, 1)
+            [name for _, name in places], [sign * value for value, _ in places], catalog.count, round(age_seconds, 1)
         )
 
     async def rows(self, call: RowsCall) -> QueueRows:

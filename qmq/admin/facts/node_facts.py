@@ -11,9 +11,11 @@ from typing import Final
 import trio
 
 from qmq.admin.facts.totals import facts_of_totals
+from qmq.admin.facts.waiting import WaitingMessages
 from qmq.build import BUILD
 from qmq.engine.commit.commits import CommitStatistics
 from qmq.engine.parts import EngineParts
+from qmq.engine.runtime.contexts import Tasks
 from qmq.sessions.clients.memory_budget import MemoryBudget, MemoryStatistics
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
@@ -64,6 +66,8 @@ class NodeFacts:
     queues: int
     in_flight: int
     """Queue messages that consumers of this node have not settled."""
+    waiting: int
+    """Queue messages that this node serves, and that no consumer has."""
     held: bool
     disk_full: bool
     dropped: int
@@ -95,6 +99,7 @@ class FactsReader:
     def __init__(
         self,
         identity: NodeIdentity,
+        tasks: Tasks,
         engine: EngineParts,
         sessions: Mapping[int, ClientSession],
         traffic: Traffic,
@@ -102,6 +107,7 @@ class FactsReader:
         buffers: SubscriberBuffers,
     ) -> None:
         self.identity = identity
+        self.waiting = WaitingMessages(engine, tasks)
         self._engine = engine
         self._sessions = sessions
         self._traffic = traffic
@@ -125,6 +131,7 @@ class FactsReader:
             subscriptions=subscriptions,
             queues=len(queues.by_name) + queues.stored_names.count,
             in_flight=len(queues.deliveries),
+            waiting=await self.waiting.count(),
             held=queues.held,
             disk_full=broker.send_limits.disk_full,
             dropped=self._buffers.dropped,

@@ -92,7 +92,7 @@ class ShownDestinations:
 
 FACTS = (
     *("node", "software", "build", "incarnation", "connections", "subscriptions", "delivered", "dropped", "totals"),
-    *("traffic", "commits", "fsync", "journal", "held", "disk_full", "memory"),
+    *("traffic", "commits", "fsync", "journal", "held", "disk_full", "memory", "waiting", "in_flight"),
 )
 """Of `NodeFacts`."""
 

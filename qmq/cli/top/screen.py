@@ -36,7 +36,9 @@ def _head(now: Sample, view: View) -> str:
     at = datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%H:%M:%SZ")
     silent = f", {len(now.missing)} silent" if now.missing else ""
     paused = "  PAUSED" if view.is_paused else ""
-    return f"qmq top  {at}  {len(now.nodes)} nodes{silent}  {now.queues_total} queues by {view.sort}{paused}"
+    waiting = sum(node.get("waiting", 0) for node in now.nodes.values())
+    counts = f"{waiting} messages wait  {now.queues_total} queues by {view.sort}"
+    return f"qmq top  {at}  {len(now.nodes)} nodes{silent}  {counts}{paused}"
 
 
 def _nodes(now: Sample, before: Sample | None) -> Iterable[Sequence[object]]:

@@ -55,6 +55,7 @@ OF_QUEUES: Final = ("accepted", "delivered", "acknowledged")
 
 GAUGES: Final = (
     ("qmq_uptime_seconds", "Time since the start of this node.", "uptime_seconds"),
+    ("qmq_messages_waiting", "Queue messages that this node serves and no consumer has.", "waiting"),
     ("qmq_messages_in_flight", "Queue messages that consumers of this node have not settled.", "in_flight"),
     ("qmq_sessions", "Sessions of clients that are logged in.", "sessions"),
     ("qmq_subscriptions", "Subscriptions of the clients of this node.", "subscriptions"),

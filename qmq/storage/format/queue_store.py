@@ -197,6 +197,9 @@ class QueueStore(Protocol):
         It reads the counters of all queues of the store, and no message.
         """
 
+    def total(self, node: str) -> int:
+        """How many messages are here that `node` accepted. It reads the counters of all queues, and no message."""
+
     def tombstones(self) -> set[Dot]:
         """Settled messages that have not arrived yet."""
 

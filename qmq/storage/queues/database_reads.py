@@ -102,6 +102,11 @@ class DatabaseReads(ABC, Generic[C]):
         with self._snapshot() as reader:
             return [row[0] for row in reader.execute(self.statements.DEEPEST, (node, limit)).fetchall()]
 
+    def total(self, node: str) -> int:
+        with self._snapshot() as reader:
+            (messages,) = reader.execute(self.statements.TOTAL, (node,)).fetchone()
+            return int(messages)
+
     def heads(self, node: str, queues: Sequence[str], now_us: int) -> dict[str, QueueHead]:
         found: dict[str, QueueHead] = {}
         with self._snapshot() as reader:

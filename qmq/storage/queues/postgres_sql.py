@@ -138,3 +138,5 @@ LISTING: Final = """SELECT queue, sum(messages)::bigint, sum(bytes)::bigint
     WHERE queue > %s AND node = coalesce(%s, node) GROUP BY queue ORDER BY queue LIMIT %s"""
 DEEPEST: Final = """SELECT queue FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin
     WHERE node = %s GROUP BY queue ORDER BY sum(messages) DESC, queue LIMIT %s"""
+TOTAL: Final = """SELECT coalesce(sum(messages), 0)::bigint
+    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin WHERE node = %s"""

@@ -125,6 +125,10 @@ class ServedRows:
         names = {name: None for node in self.nodes for name in self._queues.deepest(node, limit)}
         return {queue: (head.messages, head.body_bytes) for queue, head in self.heads(list(names), 0).items()}
 
+    def total(self) -> int:
+        """How many rows there are."""
+        return sum([self._queues.total(node) for node in self.nodes])
+
     def is_empty(self) -> bool:
         """Whether there is no row at all."""
         return all(self._queues.is_empty(node) for node in self.nodes)

@@ -157,6 +157,8 @@ LISTING: Final = """SELECT queue, sum(messages), sum(bytes) FROM lanes JOIN orig
     WHERE queue > ? AND node = coalesce(?, node) GROUP BY queue ORDER BY queue LIMIT ?"""
 DEEPEST: Final = """SELECT queue FROM lanes JOIN origins ON origins.id = lanes.origin
     WHERE node = ? GROUP BY queue ORDER BY sum(messages) DESC, queue LIMIT ?"""
+TOTAL: Final = """SELECT coalesce(sum(messages), 0) FROM lanes JOIN origins ON origins.id = lanes.origin
+    WHERE node = ?"""
 
 WIDTHS: Final = {
     INSERT: 12,
@@ -205,5 +207,6 @@ PLAIN: Final = (
     ORIGINS,
     LISTING,
     DEEPEST,
+    TOTAL,
 )
 """The others."""

@@ -133,6 +133,39 @@ async def test_busiest_queue_comes_first_once_rates_are_known(autojump_clock: Mo
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_queue_that_grows_fastest_comes_first_and_one_that_shrinks_last(
+    autojump_clock: MockClock, order: str
+) -> None:
+    async with web_rig().run() as rig:
+        stomp, client = await rig.connect(), await dial(rig)
+        await stomp.send(*[send("/queue/drained", "x", "r") for _ in range(8)], send("/queue/busy", "x", "r"))
+        await stomp.send(send("/queue/calm", "x", "r"), send("/queue/slow", "x", "r"), send("/queue/fast", "x", "r"))
+        for _ in range(12):
+            await stomp.receipt()
+        await page(client, sort="growth")
+        await trio.sleep(RATE_SECONDS)
+        await stomp.send(subscribe("/queue/drained", id="0"), subscribe("/queue/busy", id="1"))
+        await stomp.send(*[send("/queue/busy", "x") for _ in range(50)])
+        await stomp.send(*[send("/queue/fast", "x", "r") for _ in range(8)], send("/queue/slow", "x", "r"))
+        await stomp.messages(59)
+        for _ in range(9):
+            await stomp.receipt()
+        seen: list[str] = []
+
+        while True:
+            facts = await page(client, sort="growth", order=order, limit=2, offset=len(seen))
+            seen += names(facts)
+            if not facts["more"]:
+                break
+
+        wanted = ["fast", "slow", "calm", "busy", "drained"]
+        assert seen == (wanted if order == "desc" else ["drained", "busy", "calm", "slow", "fast"])
+        rows = {row["destination"]: row for row in (await page(client, sort="growth"))["destinations"]}
+        assert rows["/queue/fast"]["grown_per_second"] == pytest.approx(8 / RATE_SECONDS, rel=0.1)
+        assert rows["/queue/drained"]["grown_per_second"] == pytest.approx(-8 / RATE_SECONDS, rel=0.1)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
 async def test_pages_by_rate_follow_each_other(autojump_clock: MockClock, order: str) -> None:
     async with web_rig().run() as rig:
         queues = [f"/queue/{number:02d}" for number in range(40)]

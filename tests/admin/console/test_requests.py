@@ -121,7 +121,7 @@ async def test_history_keeps_one_hour_in_the_same_memory(autojump_clock: MockClo
         history = rig.alive.admin.console.history
         for number in range(SAMPLES + 5):
             rig.alive.broker.totals.others.accepted += number
-            history._sample(0.0)
+            history.take(0)
 
         facts = history.here(HistoryCall())
         assert facts["accepted"] == list(range(5, SAMPLES + 5))

@@ -31,7 +31,7 @@ def queue(number: int, seconds: int = 0) -> dict[str, Any]:
 
 
 def sample(seconds: int = 0, **changes: Any) -> Sample:
-    of_node = node(seconds)
+    of_node = node(seconds, waiting=6)
     plain = Sample(float(seconds), {"a": of_node, "b": of_node}, ["c"], [], [queue(0, seconds)], 1, [])
     return plain._replace(**changes)
 
@@ -39,7 +39,7 @@ def sample(seconds: int = 0, **changes: Any) -> Sample:
 def test_nodes_and_queues_have_their_rates_since_the_sample_before() -> None:
     lines = draw(sample(2), sample(0), View(), 100, 12)
 
-    assert lines[0] == "qmq top  22:13:22Z  2 nodes, 1 silent  1 queues by depth"
+    assert lines[0] == "qmq top  22:13:22Z  2 nodes, 1 silent  12 messages wait  1 queues by depth"
     assert lines[2].split() == ["NODE", "STATE", "IN/S", "OUT/S", "ACK/S", "CONNS", "LINKS", "BEHIND", *_disk()]
     assert lines[3].split() == ["a", "ok", "100", "5.0", "0.0", "7", "4/4", "4", "3.0", "GiB", "1.2", "ms"]
     assert lines[5].split()[:2] == ["c", "SILENT"]

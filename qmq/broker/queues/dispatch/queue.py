@@ -46,6 +46,7 @@ class Queue(QueueState):
         self.held_bytes += len(message.body)
         if message.sequence < 0:
             self.shared.memory_bytes += len(message.body) + MESSAGE_BYTES
+            self.shared.memory_messages += 1
         self.placed += 1
         message.place = self.placed
         options = message.envelope.options
@@ -81,6 +82,7 @@ class Queue(QueueState):
         self.held_bytes += body_bytes
         if messages[0].sequence < 0:
             self.shared.memory_bytes += body_bytes + len(messages) * MESSAGE_BYTES
+            self.shared.memory_messages += len(messages)
         level = self.plain or self.level(PRIORITY_DEFAULT)
         if level.behind:
             for message in messages:
@@ -97,6 +99,7 @@ class Queue(QueueState):
         self.held_bytes -= len(message.body)
         if message.sequence < 0:
             self.shared.memory_bytes -= len(message.body) + MESSAGE_BYTES
+            self.shared.memory_messages -= 1
 
     def take_out(self, message: Message) -> bool:
         is_out = super().take_out(message)

@@ -21,11 +21,11 @@ class PendingDeletes:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[tuple[str, Dot, Record]]:
+    def __iter__(self) -> Iterator[tuple[str, Origin, int, Record]]:
         for queue, origins in self._queues.items():
             for origin, records in origins.items():
                 for sequence, record in records.items():
-                    yield queue, Dot(origin, sequence), record
+                    yield queue, origin, sequence, record
 
     def add(self, queue: str, origin: Origin, sequence: int, record: Record) -> None:
         """Remember it; a record that is known already is replaced."""

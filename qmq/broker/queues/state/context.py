@@ -31,6 +31,8 @@ class QueueContext:
         """Whether another node may serve what is here by now: then nothing of it is given up."""
         self.memory_bytes = 0
         """What own messages that live in memory only take, near enough for a bound."""
+        self.memory_messages = 0
+        """How many these are."""
         self.dirty_queues: dict[str, None] = {}
         """Names of queues in which another consumer may be next; checked when the present decision is finished."""
         self.waiting_elsewhere: dict[str, set[str]] = {}

@@ -197,6 +197,7 @@ class QueueState(ListedQueue):
         self.held_bytes += len(message.body)
         if message.sequence < 0:
             self.shared.memory_bytes += len(message.body) + MESSAGE_BYTES
+            self.shared.memory_messages += 1
         self.placed += 1
         message.place = self.placed
 

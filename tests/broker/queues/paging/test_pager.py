@@ -253,7 +253,7 @@ def test_message_settled_elsewhere_while_it_is_only_in_the_store_is_never_delive
 def test_settle_is_remembered_until_a_checkpoint_has_taken_its_record() -> None:
     node, dots = cold_node(1)
     drain(node, node.subscribe())
-    assert list(node.paging.pending_deletes) == [(JOBS, dots[0], node.broker.next_sequence - 1)]
+    assert list(node.paging.pending_deletes) == [(JOBS, *dots[0], node.broker.next_sequence - 1)]
 
     node.checkpoint()
 
@@ -293,7 +293,7 @@ def test_settle_during_a_checkpoint_is_remembered_although_the_message_is_in_no_
     node.checkpoint_begins()
     node.checkpoint_reads()
     drain(node, subscription)
-    assert list(node.paging.pending_deletes) == [(JOBS, dot, node.broker.next_sequence - 1)]
+    assert list(node.paging.pending_deletes) == [(JOBS, *dot, node.broker.next_sequence - 1)]
     node.checkpoint_applies()
     node.checkpoint_done()
     assert node.paging.pending_deletes
@@ -330,7 +330,7 @@ def test_record_that_comes_before_any_checkpoint_ends_the_memory_of_its_word() -
     node.offer(1)
     node.peer_settles([dot])
     node.word_comes([dot])
-    assert list(node.paging.pending_deletes) == [(JOBS, dot, 0)]
+    assert list(node.paging.pending_deletes) == [(JOBS, *dot, 0)]
 
     node.record_comes()
 

@@ -8,8 +8,9 @@ const percent = (value) => `${(value / 1e4).toFixed(value < 1e5 ? 1 : 0)} %`;
 
 // Field, title, whether it is shown per second, how a value is written, and the least that the chart goes up to.
 const CHARTS = [
+  ["waiting", "Waiting", false, number, 10], ["in_flight", "In flight", false, number, 10],
   ["accepted", "Accepted per second", true, perSecond, 1], ["delivered", "Delivered per second", true, perSecond, 1],
-  ["acknowledged", "Acknowledged per second", true, perSecond, 1], ["in_flight", "In flight", false, number, 10],
+  ["acknowledged", "Acknowledged per second", true, perSecond, 1],
   ["redelivered", "Redelivered per second", true, perSecond, 1], ["dead_lettered", "Dead letters per second", true, perSecond, 1],
   ["fsync_p99_us", "fsync, 99th percentile", false, micros, 1000], ["cpu_us", "Processor", true, percent, 1e5],
   ["resident_bytes", "Memory of the process", false, bytes, 1e8], ["connections", "Connections", false, number, 5],

@@ -145,23 +145,25 @@ function row(mesh, served, name, ended) {
     h("td", { class: "small dim" }, `${facts.version} ${facts.build}`));
 }
 
-// The five queues that come first in each order, with the number that put them there.
+// The five queues that come first in each order, with the number that put them there. More are asked for: what comes in on
+// one node and leaves on another grows on the first only.
 const ORDERS = [
   ["depth", "Deepest", (one) => number(one.messages), (one) => one.messages > 0],
   ["oldest", "Oldest message", (one) => span(one.oldest_age_us / 1e6), (one) => one.oldest_age_us > 0],
-  ["rate", "Most sent to, per second", (one) => rate(one.accepted_per_second), (one) => one.accepted_per_second > 0],
+  ["growth", "Fastest growing, per second", (one) => `+${rate(one.grown_per_second)}`, (one) => one.grown_per_second > 0],
 ];
 
 async function tops(isFirst) {
-  const found = await Promise.all(ORDERS.map(([sort]) => ask("list/queue", { sort, order: "desc", limit: TOPS, scope: "mesh" })));
+  const found = await Promise.all(ORDERS.map(([sort]) => ask("list/queue", { sort, order: "desc", limit: 4 * TOPS, scope: "mesh" })));
   if (!found.some((facts) => facts.destinations.length)) {
     return h("p", { class: "dim" }, "No queues yet. Send a first message: ", h("code", null, "qmq send /queue/hello hi"));
   }
   return h("div", { class: "tops" }, ORDERS.map(([, title, shown, counts], at) => {
     const rows = found[at].destinations.filter(counts);
+    if (ORDERS[at][0] === "growth") rows.sort((one, other) => other.grown_per_second - one.grown_per_second);
     return h("div", null, h("h3", null, title), rows.length
-      ? h("ol", null, rows.map((one) => h("li", null, h("a", { href: queueLink(one.destination), title: one.destination }, h("bdi", null, one.destination.slice("/queue/".length))), h("b", null, shown(one)))))
-      : h("p", { class: "dim" }, isFirst && ORDERS[at][0] === "rate" ? "measuring …" : "none"));
+      ? h("ol", null, rows.slice(0, TOPS).map((one) => h("li", null, h("a", { href: queueLink(one.destination), title: one.destination }, h("bdi", null, one.destination.slice("/queue/".length))), h("b", null, shown(one)))))
+      : h("p", { class: "dim" }, isFirst && ORDERS[at][0] === "growth" ? "measuring …" : "none"));
   }));
 }
 
@@ -212,9 +214,9 @@ export function show(main) {
     const sum = (pick) => all.reduce((total, [, facts]) => total + pick(facts), 0);
     const sumRate = (which) => all.reduce((total, [name]) => total + (perSecond(name, (one) => one.totals[which]) ?? 0), 0);
     const fact = (title, value, series) => h("div", null, h("dt", null, title), h("dd", null, value, " ", past.sums[series]?.length > 1 && spark(past.sums[series], past.marks)));
-    replace(sums, fact("Accepted/s", rate(sumRate("accepted")), "accepted"), fact("Delivered/s", rate(sumRate("delivered")), "delivered"), fact("Acknowledged/s", rate(sumRate("acknowledged")), "acknowledged"),
+    replace(sums, fact("Waiting", number(sum((one) => one.waiting)), "waiting"), fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Accepted/s", rate(sumRate("accepted")), "accepted"), fact("Delivered/s", rate(sumRate("delivered")), "delivered"), fact("Acknowledged/s", rate(sumRate("acknowledged")), "acknowledged"),
       fact("Redelivered/s", rate(sumRate("redelivered")), "redelivered"), fact("Dead letters/s", rate(sumRate("dead_lettered")), "dead_lettered"),
-      fact("In flight", number(sum((one) => one.in_flight)), "in_flight"), fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues", number(Math.max(...all.map(([, one]) => one.queues)))),
+      fact("Connections", number(sum((one) => one.connections)), "connections"), fact("Queues", number(Math.max(...all.map(([, one]) => one.queues)))),
       readers(mesh).map((one) => fact(`${one.name}, records behind`, `${number(one.behind)}${one.seconds === null ? "" : `, ${span(one.seconds)}`}`)));
     replace(notice, mesh.nodes_missing.length > 0 && h("div", { class: "notice bad" },
       `${mesh.nodes_missing.join(", ")} ${mesh.nodes_missing.length === 1 ? "does" : "do"} not respond. Sums are without ${mesh.nodes_missing.length === 1 ? "it" : "them"}.`));
@@ -229,7 +231,7 @@ export function show(main) {
   const again = setTimeout(() => orders.now(), 6000); // A node measures rates from its first look on.
   const history = repeat(10, async () => {
     const found = await ask("history", { scope: "mesh" }).catch(() => null); // What is not there is not drawn.
-    if (found) past = sumsOf(found, ["accepted", "delivered", "acknowledged", "redelivered", "dead_lettered", "in_flight", "connections"]);
+    if (found) past = sumsOf(found, ["waiting", "accepted", "delivered", "acknowledged", "redelivered", "dead_lettered", "in_flight", "connections"]);
     draw();
   });
   return () => { stop(); clearTimeout(again); orders.stop(); history.stop(); };
