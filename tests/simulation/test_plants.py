@@ -4,6 +4,8 @@ Every commit searches for the bugs that are found soon, each from a seed that fi
 night, searches for all of them from the first seed.
 """
 
+import warnings
+
 import pytest
 
 from tests.simulation.plants import SEEDED_BUGS, SeededBug
@@ -15,7 +17,12 @@ from tests.simulation.run import simulate
 SEEDS = 60
 """Seeds per bug and commit. The first one found the bug once, but what a seed draws changes."""
 
-pytestmark = [pytest.mark.seeded_bug, pytest.mark.simulation, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.seeded_bug,
+    pytest.mark.simulation,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("default:.* is stale"),
+]
 
 
 def by_first_seed() -> list[list[SeededBug]]:
@@ -33,7 +40,13 @@ def verdict(bug: SeededBug) -> str:
     found = find(bug, range(bug.seed, bug.seed + SEEDS), bug.nodes)
     if found is None:
         return f"none of the {SEEDS} seeds from {bug.seed} found it"
-    return "" if found.is_fair else f"found also without the bug: {found.clean.wrongs}"
+    if not found.is_fair:
+        return f"found also without the bug: {found.clean.wrongs}"
+    if found.tried > 1:
+        # No failure: what other seeds draw changes with each order of tasks.
+        stale = f"{bug.name}: seed {bug.seed} is stale; write seed={found.report.seed}, which finds it now"
+        warnings.warn(stale, stacklevel=1)
+    return ""
 
 
 @pytest.mark.parametrize("bugs", by_first_seed(), ids=lambda bugs: ", ".join(bug.name for bug in bugs))

@@ -80,7 +80,7 @@ def sent_before_fsync() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "I1", "I7", seed=10)
+@seeded_bug(Family.CRASHES, "I1", "I7", seed=13)
 def receipt_before_append() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
     before_commit = Dispatcher.before_commit
@@ -96,7 +96,7 @@ def receipt_before_append() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "I1", "I5", "I7", "I13", seed=41)
+@seeded_bug(Family.CRASHES, "I1", "I5", "I7", "I13", seed=43)
 def never_synced() -> Iterator[None]:
     """A write counts as durable; the sync is left out."""
     append_synced = Journal.append

@@ -33,7 +33,7 @@ def failure_counts_lost() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "burial", seed=41)
+@seeded_bug(Family.CRASHES, "burial", seed=42)
 def dead_letter_without_settle() -> Iterator[None]:
     """A checkpoint takes the letter out of a DEAD record, and not the settle."""
 

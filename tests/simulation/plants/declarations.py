@@ -17,7 +17,7 @@ from tests.simulation.plants.registry import seeded_bug
 from tests.simulation.routing import COPIED
 
 
-@seeded_bug(Family.OPERATORS, "L3", seed=7)
+@seeded_bug(Family.OPERATORS, "L3", seed=17)
 def declaration_resurrected() -> Iterator[None]:
     """A node that starts declares the queues of its last life again, before it has heard what became of them."""
     begin = DeletedQueues.begin

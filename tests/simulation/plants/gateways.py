@@ -27,7 +27,7 @@ def multiple_acks_take_all() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.GATEWAYS, "I1", seed=13)
+@seeded_bug(Family.GATEWAYS, "I1", seed=27)
 def confirms_do_not_wait() -> Iterator[None]:
     """A publish is confirmed when it is read, before it is on any disk."""
     publish = ChannelPublishes.publish
@@ -41,7 +41,7 @@ def confirms_do_not_wait() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.GATEWAYS, "I1", seed=13)
+@seeded_bug(Family.GATEWAYS, "I1", seed=15)
 def inserted_before_the_disk() -> Iterator[None]:
     """INSERTED is the reply to a job that is decided, and not yet on any disk."""
 

@@ -60,7 +60,7 @@ def permission_cached() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.OPERATORS, "O2", "L1", seed=30)
+@seeded_bug(Family.OPERATORS, "O2", "L1", seed=31)
 def purge_settles_later_arrivals() -> Iterator[None]:
     """A purge ends with all that its queue holds by then, and not with what was there when it began."""
     real = _Run.all

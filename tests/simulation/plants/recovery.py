@@ -105,7 +105,7 @@ def tombstones_collected_early() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "I25", seed=24)
+@seeded_bug(Family.CRASHES, "I25", seed=34)
 def redelivered_flag_lost() -> Iterator[None]:
     """A node that comes back takes every message that it finds for one that no consumer has seen."""
 
