@@ -6,6 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.config import User
+from qmq.model.dots import covers
 from tests.node.mesh_rig import MeshRig, isolate
 from tests.node.rig import Client, Rig, eventually, send, subscribe
 from tests.sessions.clients.test_access import may, may_not, users
@@ -111,6 +112,26 @@ async def test_rules_for_messages_that_only_another_node_has_need_more_than_decl
         dec = await log_in(mesh, "dec", "b")
 
         assert await code(dec, "declare/queue/v.b", {"expires_seconds": 0.001}) == "not-allowed"
+
+
+async def test_memory_only_messages_of_a_node_that_does_not_answer_are_not_seen_and_durable_ones_are(
+    autojump_clock: MockClock,
+) -> None:
+    """What guarantees.md says: otherwise a producer that declares first would be refused whenever a node restarts."""
+    mesh = MeshRig("a", "b", "c", users=rig_users(), permissions=ROWS)
+    rules = {"expires_seconds": 0.001}
+    async with mesh.run():
+        victim = await log_in(mesh, "victim", "a")
+        assert await publish(victim, "/queue/v.memory", "1", persistent="false") == "RECEIPT"
+        assert await publish(victim, "/queue/v.disk", "1") == "RECEIPT"
+        dec = await log_in(mesh, "dec", "b")
+        a, b = mesh.nodes["a"].engine.path, mesh.nodes["b"].engine.path
+        await eventually(lambda: covers(b.durable_vector(), a.durable_vector()))
+        isolate(mesh, "a")
+
+        assert await code(dec, "declare/queue/v.memory", {**rules, "dead_letter": "/queue/mine.loot"}) == "not-allowed"
+        assert await code(dec, "declare/queue/v.memory", rules) == "done"
+        assert await code(dec, "declare/queue/v.disk", rules) == "not-allowed"
 
 
 async def test_a_consumer_declares_rules_for_a_queue_that_was_used_without(autojump_clock: MockClock) -> None:
