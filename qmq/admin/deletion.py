@@ -2,8 +2,8 @@
 
 Of a queue, first each node settles the messages that it serves (`bulk_jobs`). Then its definitions are deleted in one
 change: declaration, bindings and pause. A node that was not reached drops its messages when it has that change
-(`qmq.settings.definitions.deleted_queues`), if the queue was declared. Without a declaration nothing says so later, and
-the response names the node.
+(`qmq.settings.definitions.deleted_queues`). The response names it. A queue that is not declared is deleted in the same
+way, unless all nodes say that they know of no declaration.
 
 Of a fanout and a retained message, the response is sent when the deletion is durable on this node. Like every record it
 then goes to the peers. The deletion covers the messages that this node had at that moment. Messages that it had not

@@ -79,15 +79,19 @@ class ExchangeMethods:
 
     async def _unbind(self, target: str, binding: Binding) -> None:
         said = {"source": binding.source, "key": binding.key}
-        await self._remove(Unbind(source=binding.source, key=binding.key), target, binding.arguments, said)
+        unbind = Unbind(source=binding.source, key=binding.key)
+        await self._remove(Key(BINDING, binding.name), unbind, target, binding.arguments, said)
 
-    async def _remove(self, options: Verb, about: str, *said: Any) -> None:
-        """Ask for a verb that deletes something, which another client may have deleted."""
+    async def _remove(self, key: Key, options: Verb, about: str, *said: Any) -> None:
+        """Ask for a verb that deletes something. It is no error that there is none (as in RabbitMQ from 3.2 on)."""
         try:
             await self._owner.ask(options, about, *said)
         except Refused as refused:
             if refused.code not in DELETED:
                 raise
+            # It may be, where this node cannot look.
+            user = self._rights.principal.name
+            await self._definitions.change({key: None}, user, deletes_unknown=True, marked=())
 
     async def bind_exchange(self, method: Any) -> None:
         target, source = self._source(method.destination), self._source(method.source)
@@ -167,7 +171,6 @@ class ExchangeMethods:
         if not method.exchange:
             raise AmqpRefusal(ReplyCode.ACCESS_REFUSED, "the default exchange cannot be deleted")
         check_verb(self._rights, Delete, about)
-        # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).
-        if await self._lookup.exchange_exists(name):
-            await self._remove(Delete(if_unused=method.if_unused), about)
+        if await self._lookup.exchange_exists(name) or not is_reserved(name):
+            await self._remove(Key(EXCHANGE, name), Delete(if_unused=method.if_unused), about)
         self._frames.done(method, commands.Exchange.DeleteOk())

@@ -22,6 +22,7 @@ from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.exclusive_queues import ExclusiveQueues
 from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
 from qmq.verbs.queues import Declare, Delete, Purge
+from qmq.verbs.verb import NO_HEADERS
 
 NAME_BITS: Final = 96
 
@@ -137,7 +138,10 @@ class QueueMethods:
         queue = queue_destination(self._state.named(method.queue), self._owner.vhost)
         check_any_right(self._rights, queue)
         # To delete what does not exist is no error (as in RabbitMQ from 3.2 on).
-        if await self._lookup.queue_exists(queue):
+        exists = await self._lookup.queue_exists(queue)
+        if not exists and self._rights.has_all(Delete.needs(queue, NO_HEADERS, None)):
+            exists = not await self._lookup.is_latest(Key(QUEUE, queue))  # Where this node cannot look.
+        if exists:
             self._exclusive.check(queue, self._owner.session.id)
             deleted = self.deleted = trio.Event()
             try:

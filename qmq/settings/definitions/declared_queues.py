@@ -181,22 +181,28 @@ class DeclaredQueues:
     ) -> dict[str, Any]:
         """Delete what is defined of `queue`, in one change: whether it was `declared`, how many `bindings` it had, and
         how many definitions have `changed`, or would in a dry run.
+
+        One that is not declared here is deleted, too, unless all members say that it is not: it may be, elsewhere.
         """
         changes: dict[Key, None] = {}
+        found: list[Key] = []
 
         def decide() -> None:
             if guard is not None:
                 guard()
             # Again in its turn: others may bind and unbind while this change waits.
             changes.clear()
-            changes.update(dict.fromkeys(self.definitions_of(queue)))
+            found[:] = self.definitions_of(queue)
+            changes.update(dict.fromkeys([Key(KIND, queue), *found]))
 
-        changes.update(dict.fromkeys(self.definitions_of(queue)))
-        changed = 0
-        if changes:
-            changed = (await self._definitions.change(changes, user, guard=decide, is_dry_run=is_dry_run)).changed
-        kinds = [key.kind for key in changes]
-        return {"declared": KIND in kinds, "bindings": kinds.count(BINDING), "changed": changed}
+        found += self.definitions_of(queue)
+        changes.update(dict.fromkeys([Key(KIND, queue), *found]))
+        marked = None if found else ()
+        report = await self._definitions.change(
+            changes, user, guard=decide, deletes_unknown=True, marked=marked, is_dry_run=is_dry_run
+        )
+        kinds = [key.kind for key in found]
+        return {"declared": KIND in kinds, "bindings": kinds.count(BINDING), "changed": report.changed}
 
     async def declare(
         self, queue: str, value: Value, user: str | None, check: Callable[[], object], *, quorum: bool = False

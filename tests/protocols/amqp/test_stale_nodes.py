@@ -1,6 +1,7 @@
 """What AMQP clients declare at a node that has not heard of a deletion: it is there afterwards, on all nodes."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ from trio.testing import MockClock
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.node.node import Node
+from tests.admin.test_connections import ask
 from tests.node.mesh_rig import isolate, rejoin
 from tests.protocols.amqp.mesh import AmqpMesh
 from tests.protocols.amqp.rig import AmqpClient
@@ -119,3 +121,80 @@ async def test_a_producer_that_may_only_send_declares_behind_an_unnoticed_cut_an
             await producer.call(1, method, answer)
 
         assert mesh.nodes["c"].settings_parts.definitions.table.by_key == written
+
+
+DELETIONS: list[tuple[Key, dict[str, Any], base.Frame, type[base.Frame]]] = [
+    (Key("queue", "/queue/jobs"), {}, commands.Queue.Delete(0, "jobs"), commands.Queue.DeleteOk),
+    (Key("exchange", "e"), {"type": "topic"}, commands.Exchange.Delete(0, "e"), commands.Exchange.DeleteOk),
+    (
+        Key("binding", "/exchange/amq.topic /queue/jobs k"),
+        {"source": "/exchange/amq.topic", "queue": "/queue/jobs", "key": "k"},
+        commands.Queue.Unbind(0, "jobs", "amq.topic", "k"),
+        commands.Queue.UnbindOk,
+    ),
+]
+DELETED = pytest.mark.parametrize(
+    ("key", "value", "method", "answer"), DELETIONS, ids=[key.kind for key, *_ in DELETIONS]
+)
+
+
+@DELETED
+async def test_what_a_stale_node_does_not_know_is_deleted_behind_an_unnoticed_cut(
+    autojump_clock: MockClock, key: Key, value: dict[str, Any], method: base.Frame, answer: type[base.Frame]
+) -> None:
+    async with AmqpMesh("a", "b", "c").run() as mesh:
+        client = await mesh.client("c")
+        isolate(mesh, "c")
+        await mesh.nodes["a"].settings_parts.definitions.change({key: value})
+        await trio.sleep(0.5)
+        assert len(mesh.nodes["c"].mesh.followers()) == 2
+
+        await client.call(1, method, answer)
+        rejoin(mesh, "c")
+        await mesh.until_linked()
+        await until_alike(mesh)
+
+        assert [has(node, key) for node in mesh.nodes.values()] == [False] * 3
+
+
+@DELETED
+async def test_what_all_members_do_not_know_is_deleted_without_a_change(
+    autojump_clock: MockClock, key: Key, value: dict[str, Any], method: base.Frame, answer: type[base.Frame]
+) -> None:
+    async with AmqpMesh("a", "b", "c").run() as mesh:
+        client = await mesh.client("c")
+        before = mesh.nodes["c"].engine.path.durable_vector()
+
+        await client.call(1, method, answer)
+
+        assert mesh.nodes["c"].engine.path.durable_vector() == before
+
+
+async def test_a_client_that_may_not_delete_a_queue_that_its_node_does_not_know_is_answered_behind_a_cut(
+    autojump_clock: MockClock,
+) -> None:
+    users = (User(name="root", password_hash=HASH, groups=("administrator",)), User(name="ann", password_hash=HASH))
+    allowed = PermissionSettings(user="ann", allow=("send", "declare"), destinations=("/queue/jobs",))
+    async with AmqpMesh("a", "b", "c", users=users, permissions=(allowed,)).run() as mesh:
+        client = await mesh.client("c", response="\0ann\0secret")
+        isolate(mesh, "c")
+        before = mesh.nodes["c"].settings_parts.definitions.table.by_key.copy()
+
+        await client.call(1, commands.Queue.Delete(0, "jobs"), commands.Queue.DeleteOk)
+
+        assert mesh.nodes["c"].settings_parts.definitions.table.by_key == before
+
+
+async def test_a_verb_deletes_a_queue_that_a_stale_node_does_not_know(autojump_clock: MockClock) -> None:
+    async with AmqpMesh("a", "b", "c").run() as mesh:
+        client = await mesh.connect("c")
+        isolate(mesh, "c")
+        await mesh.nodes["a"].settings_parts.definitions.change({Key("queue", "/queue/jobs"): {}})
+
+        facts = await ask(client, "delete/queue/jobs")
+        rejoin(mesh, "c")
+        await mesh.until_linked()
+        await until_alike(mesh)
+
+        assert (facts["declared"], facts["changed"]) == (False, 0)
+        assert [has(node, Key("queue", "/queue/jobs")) for node in mesh.nodes.values()] == [False] * 3
