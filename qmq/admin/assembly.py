@@ -4,6 +4,7 @@ from qmq.admin.backups import BackupVerbs
 from qmq.admin.connection_lists import ConnectionVerbs
 from qmq.admin.console.history import History
 from qmq.admin.console.overview import Overview
+from qmq.admin.console.queue_history import QueueHistory
 from qmq.admin.console.queue_pages import QueuePages
 from qmq.admin.console.requests import ConsoleRequests
 from qmq.admin.control import ListVerbs
@@ -76,7 +77,7 @@ def admin_parts(
         engine,
         rpc,
         system,
-        History(engine, beats, sessions, node, rpc, facts.waiting),
+        History(engine, beats, sessions, node, rpc, facts.waiting, QueueHistory(engine.environment, catalog)),
         QueuePages(broker.totals, catalog),
         Overview(engine, node, mesh, mesh_parts, facts, conditions, connections, readers),
     )

@@ -202,7 +202,7 @@ RESPOND: Final[dict[str, Respond]] = {
     ),
     "rights": lambda to, asked: to.rights.rights(asked),
     "password-hash": lambda to, asked: to.rights.password_hash(asked),
-    **dict.fromkeys(["overview", "history", "audit"], lambda to, asked: to.console.respond(asked)),
+    **dict.fromkeys(["overview", "history", "queue-history", "audit"], lambda to, asked: to.console.respond(asked)),
     **dict.fromkeys(
         [word for word in VERBS if word.startswith("definitions/")], lambda to, asked: to.definitions.respond(asked)
     ),

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from qmq.admin.console.history import HistoryCall
+from qmq.admin.console.queue_history import QueueHistoryCall
 from qmq.admin.console.queue_pages import FirstsCall, RowsCall
 from qmq.admin.console.requests import AuditCall, OverviewCall
 from qmq.admin.control import ControlRequest
@@ -39,6 +40,7 @@ CALLS: Final = CallTable[ProtocolParts](
         FirstsCall.by(lambda node, call: node.admin.console.firsts_here(call)),
         HeldCall.by(lambda node, call: node.mesh_parts.adoption.answer(call)),
         HistoryCall.by(lambda node, call: node.admin.console.history_here(call)),
+        QueueHistoryCall.by(lambda node, call: node.admin.console.queue_history_here(call)),
         JobCall.by(lambda node, call: node.admin.jobs.answer(call)),
         KickCall.by(lambda node, call: node.admin.connections.kick(call)),
         OpinionCall.by(lambda node, call: node.mesh_parts.decommission.answer(call)),

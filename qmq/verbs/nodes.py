@@ -166,6 +166,14 @@ class ShowHistory(Showing):
     scope: Scope = "node"
 
 
+class ShowQueueHistory(Showing):
+    """The last hour of a queue, where it was one of the deepest or was looked at."""
+
+    form = "queue-history/queue/NAME"
+
+    scope: Scope = "node"
+
+
 class ShowAudit(Verb):
     """The last events of the audit."""
 

@@ -95,6 +95,7 @@ MAY: dict[str, set[str]] = {
     "links": OBSERVERS,
     "overview": OBSERVERS,
     "history": OBSERVERS,
+    "queue-history/queue/jobs": OBSERVERS,
     "audit": {ROOT},
     "rights": {*GROUPS, "anonymous"},
     "password-hash": {ROOT},

@@ -257,6 +257,34 @@ def test_charts_show_ten_minutes_or_an_hour(page: Any, filled: Console) -> None:
     expect(page.locator("svg.chart").first).to_have_attribute("aria-label", re.compile("over the last 10 minutes"))
 
 
+def test_queue_has_charts_of_the_last_hour(page: Any, filled: Console) -> None:
+    filled.send("charted", *[{"body": "x"}] * 9)
+    page.goto(f"{filled.address}/#/queue/charted")
+
+    page.get_by_role("tab", name="Charts").click()
+
+    expect(page.locator("svg.chart")).to_have_count(4)
+    waiting = page.locator("svg.chart").first
+    expect(waiting).to_have_attribute("aria-label", re.compile(r"^Waiting .* now a 9, b 0, c 0$"), timeout=60_000)
+    waiting.hover()
+    expect(page.locator("svg.chart .cross:not([x1='-9'])")).to_have_count(4)
+    page.get_by_role("button", name="10 minutes").click()
+    expect(waiting).to_have_attribute("aria-label", re.compile("over the last 10 minutes"))
+    page.get_by_role("button", name="1 hour").click()
+    picture(page, "console-queue-charts")
+
+
+def test_the_first_page_says_how_many_messages_wait(page: Any, filled: Console) -> None:
+    page.goto(filled.address)
+    waiting = page.locator("dl.facts div").filter(has_text="Waiting").locator("dd")
+
+    expect(waiting).to_contain_text(re.compile(r"[1-9]"))
+    filled.send("more.wait", *[{"body": "x"}] * 1000)
+
+    expect(waiting).to_contain_text(re.compile(r"[1-9],\d{3}"))
+    expect(waiting.locator("svg.spark")).to_be_attached(timeout=60_000)
+
+
 def test_the_first_page_names_the_queues_that_come_first(page: Any, filled: Console) -> None:
     page.goto(filled.address)
 

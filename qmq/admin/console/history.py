@@ -1,6 +1,6 @@
 """The last hour of a node and of its peers, in memory of fixed size: samples of counters, one every SAMPLE_SECONDS.
 
-NodeSamples are taken where the console is served: a node without an HTTP listener sleeps until it has work. Such a node
+Samples are taken where the console is served: a node without an HTTP listener sleeps until it has work. Such a node
 also asks its peers for their latest samples at the same pace and keeps them, because what happened just before a node
 ended is in no other place. A node that starts again asks its peers for what they have of it.
 
@@ -10,33 +10,28 @@ percentile of each interval, read from the buckets of the histogram: so it is th
 
 import os
 import time
-from array import array
 from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import ClassVar, Final
 
 import trio
 
+from qmq.admin.console.queue_history import QueueHistory
 from qmq.admin.console.queue_pages import ConsoleCall
+from qmq.admin.console.samples import SAMPLE_SECONDS, SAMPLES, TimeSeries, check_samples
 from qmq.admin.facts.waiting import WaitingMessages
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.heartbeats import Heartbeats
-from qmq.mesh.peers.calls import Count, Facts, Text, need
+from qmq.mesh.peers.calls import Count, Facts, Text
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
-
-SAMPLE_SECONDS: Final = 10.0
-SAMPLES: Final = 360
-"""One hour."""
 
 LATEST: Final = 6
 """Samples that a peer is asked for each time: so some questions may get no answer and nothing is missing."""
 
 COUNTERS: Final = ("accepted", "delivered", "acknowledged", "redelivered", "dead_lettered")
 SERIES: Final = (*COUNTERS, "cpu_us", "fsync_p99_us", "connections", "in_flight", "resident_bytes", "waiting")
-WIDTH: Final = 1 + len(SERIES)
-NUMBER_MAX: Final = 2**63 - 1
 STATM: Final = Path("/proc/self/statm")
 
 P99: Final = 0.99
@@ -50,54 +45,7 @@ class HistoryCall(ConsoleCall[Facts], frozen=True):
     count: Count = SAMPLES
 
     def check(self, reply: Facts) -> None:
-        need(reply, at_us=list)
-        for name in ("at_us", *SERIES):
-            values = reply.get(name, [])
-            if type(values) is not list or len(values) not in (0, len(reply["at_us"])) or len(values) > SAMPLES:
-                raise ValueError(f"{name} is no list of as many samples")
-            if not all(type(one) is int and abs(one) <= NUMBER_MAX for one in values):
-                raise ValueError(f"{name} has what is no number")
-
-
-class NodeSamples:
-    """Those of one node, the oldest first: the end of each interval, and a number for each of SERIES."""
-
-    def __init__(self) -> None:
-        self._rows = array("q")
-
-    def __len__(self) -> int:
-        return len(self._rows) // WIDTH
-
-    @property
-    def first_us(self) -> int:
-        """The end of the first interval; NUMBER_MAX without any."""
-        return self._rows[0] if self._rows else NUMBER_MAX
-
-    @property
-    def last_us(self) -> int:
-        return self._rows[-WIDTH] if self._rows else 0
-
-    def add(self, row: Sequence[int]) -> None:
-        """Add a later one; the oldest beyond SAMPLES goes."""
-        self._rows.extend(row)
-        del self._rows[: -SAMPLES * WIDTH]
-
-    def add_later(self, facts: Facts) -> None:
-        """Add those of `facts` that are later than all."""
-        for row in _rows_of(facts):
-            if row[0] > self.last_us:
-                self.add(row)
-
-    def add_earlier(self, facts: Facts) -> None:
-        """Put those of `facts` that are earlier than all before these."""
-        earlier = [row for row in _rows_of(facts) if row[0] < self.first_us]
-        self._rows = array("q", [one for row in earlier for one in row]) + self._rows
-        del self._rows[: -SAMPLES * WIDTH]
-
-    def facts(self, count: int = SAMPLES) -> Facts:
-        rows = self._rows[-count * WIDTH :] if count else array("q")
-        columns = {name: rows[at::WIDTH].tolist() for at, name in enumerate(("at_us", *SERIES))}
-        return {"seconds": SAMPLE_SECONDS, **columns}
+        check_samples(reply, SERIES)
 
 
 class History:
@@ -111,7 +59,9 @@ class History:
         tasks: Tasks,
         rpc: PeerRpc,
         waiting: WaitingMessages,
+        of_queues: QueueHistory,
     ) -> None:
+        self.of_queues = of_queues
         self._engine = engine
         self._waiting = waiting
         self._beats = beats
@@ -119,8 +69,8 @@ class History:
         self._tasks = tasks
         self._rpc = rpc
         self._node = engine.broker.origin.node
-        self._own = NodeSamples()
-        self._of_peers: dict[str, NodeSamples] = {}
+        self._own = TimeSeries(SERIES)
+        self._of_peers: dict[str, TimeSeries] = {}
         self._is_asking = False
         self._before: tuple[int, ...] = ()
         self._syncs: list[int] = []
@@ -141,6 +91,7 @@ class History:
 
     async def _round(self) -> None:
         self.take(await self._waiting.count())
+        await self.of_queues.sample()
         if not self._is_asking:
             await self._ask()
 
@@ -161,7 +112,7 @@ class History:
             is_first = not self._of_peers
             found, missing = await self._rpc.ask(HistoryCall(count=SAMPLES if is_first else LATEST))
             for name, facts in found.items():
-                self._of_peers.setdefault(name, NodeSamples()).add_later(facts)
+                self._of_peers.setdefault(name, TimeSeries(SERIES)).add_later(facts)
             for name in self._of_peers.keys() - found.keys() - set(missing):
                 del self._of_peers[name]  # It is no member any more.
             if is_first and found:
@@ -172,7 +123,9 @@ class History:
     async def _kept(self, node: str) -> Facts:
         """The most that any peer has of a node."""
         found, _ = await self._rpc.ask(HistoryCall(of=node))
-        return max((one for one in found.values()), key=lambda one: len(one["at_us"]), default=NodeSamples().facts())
+        return max(
+            (one for one in found.values()), key=lambda one: len(one["at_us"]), default=TimeSeries(SERIES).facts()
+        )
 
     async def of_silent(self, node: str) -> Facts:
         """The samples of a node that does not answer: what this node has, or else a peer. `at_us` may be empty."""
@@ -186,15 +139,8 @@ class History:
         growth in the interval. `fsync_p99_us` is 0 where there was no fsync, `resident_bytes` where the system does not
         say it.
         """
-        samples = self._own if call.of in ("", self._node) else self._of_peers.get(call.of, NodeSamples())
+        samples = self._own if call.of in ("", self._node) else self._of_peers.get(call.of, TimeSeries(SERIES))
         return samples.facts(call.count)
-
-
-def _rows_of(facts: Facts) -> list[tuple[int, ...]]:
-    """The samples in a reply; 0 for what an older node does not have."""
-    none = [0] * len(facts["at_us"])
-    columns = [facts.get(name) or none for name in ("at_us", *SERIES)]
-    return list(zip(*columns, strict=True))
 
 
 def resident_bytes() -> int:

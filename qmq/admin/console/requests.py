@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from qmq.admin.console.history import History, HistoryCall
 from qmq.admin.console.overview import Overview
+from qmq.admin.console.queue_history import QueueHistoryCall
 from qmq.admin.console.queue_pages import (
     ConsoleCall,
     FirstQueues,
@@ -78,6 +79,7 @@ class ConsoleRequests:
         self._verbs: Mapping[str, Callable[[VerbRequest[Any]], Awaitable[Facts]]] = {
             "overview": self._overviews,
             "history": self._histories,
+            "queue-history": self._queue_histories,
             "audit": self._audited,
             "list": self._page,
         }
@@ -94,6 +96,11 @@ class ConsoleRequests:
         found, missing = await self._rpc.ask_all(HistoryCall(), is_mesh=asked.is_mesh)
         seen = {name: await self.history.of_silent(name) for name in missing}
         return self._of_nodes(Replies({**found, **{name: one for name, one in seen.items() if one["at_us"]}}, missing))
+
+    async def _queue_histories(self, asked: VerbRequest[Verb]) -> Facts:
+        """The last hour of a queue, of each node that has seen some of it."""
+        call = QueueHistoryCall(asked.about)
+        return self._of_nodes(await self._rpc.ask_all(call, is_mesh=asked.is_mesh))
 
     async def _audited(self, asked: VerbRequest[ShowAudit]) -> Facts:
         """The last events of the audit, the newest first."""
@@ -128,6 +135,9 @@ class ConsoleRequests:
 
     def history_here(self, call: HistoryCall) -> Facts:
         return self.history.here(call)
+
+    def queue_history_here(self, call: QueueHistoryCall) -> Facts:
+        return self.history.of_queues.here(call)
 
     def audited_here(self, call: AuditCall) -> AuditRows:
         return AuditRows(list(self._system.audited))

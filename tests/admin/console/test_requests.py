@@ -6,7 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.console.history import SAMPLE_SECONDS, SAMPLES, SERIES, HistoryCall, NodeSamples, percentile_us
+from qmq.admin.console import queue_history
+from qmq.admin.console.history import SERIES, HistoryCall, percentile_us
+from qmq.admin.console.queue_history import QueueHistoryCall
+from qmq.admin.console.samples import SAMPLE_SECONDS, SAMPLES, TimeSeries
 from qmq.admin.facts import node_facts
 from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 from tests.node.mesh_rig import MeshRig
@@ -130,6 +133,50 @@ async def test_history_keeps_one_hour_in_the_same_memory(autojump_clock: MockClo
         assert history.here(HistoryCall(count=2))["accepted"] == [SAMPLES + 3, SAMPLES + 4]
 
 
+async def test_deepest_queues_have_a_history_and_those_that_were_looked_at(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_history, "DEEPEST", 1)
+    async with MeshRig("a", "b").run() as rig:
+        client = await rig.connect("a")
+        for name, many in (("deep", 5), ("flat", 2)):
+            await client.send(*[send(f"/queue/{name}", "x", "r") for _ in range(many)])
+            for _ in range(many):
+                await client.receipt()
+        await trio.sleep(2.5 * SAMPLE_SECONDS)
+        await client.send(subscribe("/queue/deep", ack="client-individual", **{"prefetch-count": "1"}))
+        await client.consume(2)
+        await client.messages(1)
+        await trio.sleep(SAMPLE_SECONDS)
+
+        deep = await show(await dial_node(rig, "b"), "queue-history/queue/deep?scope=mesh")
+        flat = await show(await dial_node(rig, "b"), "queue-history/queue/flat?scope=mesh")
+        await trio.sleep(2 * SAMPLE_SECONDS)
+        looked_at = await show(await dial_node(rig, "b"), "queue-history/queue/flat?scope=mesh")
+
+        of_a = deep["nodes"]["a"]
+        assert [of_a[name] for name in queue_history.SERIES] == [[5, 2], [0, 1], [0, 0], [0, 2]]
+        assert [flat["nodes"][name]["at_us"] for name in "ab"] == [[], []]
+        assert looked_at["nodes"]["a"]["waiting"] == [2]
+        assert looked_at["nodes"]["b"]["waiting"] == [0]
+
+
+async def test_few_queues_have_a_history_and_for_an_hour(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_history, "QUEUES_MAX", 3)
+    async with web_rig().run() as rig:
+        of_queues = rig.alive.admin.console.history.of_queues
+        for number in range(9):
+            of_queues.here(QueueHistoryCall(f"/queue/q{number}"))
+            await trio.sleep(0.1)
+        await trio.sleep(3 * SAMPLE_SECONDS)
+
+        assert list(of_queues._samples) == ["/queue/q5", "/queue/q4", "/queue/q3"]
+        await trio.sleep(queue_history.KEPT_SECONDS)
+        assert not of_queues._samples and not of_queues._before
+
+
 async def test_history_of_a_node_that_has_ended_is_what_its_peers_have_seen(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b", "c").run() as rig:
         await trio.sleep(SAMPLE_SECONDS * 3 + 5)
@@ -176,7 +223,7 @@ def test_samples_of_one_node_are_joined_in_order_and_without_doubles() -> None:
     def facts(*times: int) -> dict[str, Any]:
         return {"at_us": list(times), "accepted": list(times)}
 
-    samples = NodeSamples()
+    samples = TimeSeries(SERIES)
     samples.add_later(facts(20, 30))
     samples.add_later(facts(20, 30, 40))
     samples.add_earlier(facts(10, 20))

@@ -15,6 +15,12 @@ const CHARTS = [
   ["fsync_p99_us", "fsync, 99th percentile", false, micros, 1000], ["cpu_us", "Processor", true, percent, 1e5],
   ["resident_bytes", "Memory of the process", false, bytes, 1e8], ["connections", "Connections", false, number, 5],
 ];
+
+// Of one queue.
+export const QUEUE_CHARTS = [
+  ["waiting", "Waiting", false, number, 10], ["in_flight", "In flight", false, number, 10],
+  ["accepted", "In per second", true, perSecond, 1], ["acknowledged", "Acknowledged per second", true, perSecond, 1],
+];
 const MINUTE_US = 60e6;
 const WIDTH = 360;
 const HEIGHT = 130;
@@ -74,17 +80,16 @@ function chart(nodes, names, missing, [field, title, isRate, shown, least], { be
   return { element, point };
 }
 
-export function show(main) {
+// Charts with one pointer over all. `load()` returns the samples by node; `onDrawn(nodes)` is called before each drawing.
+export function chartsOf(list, load, onDrawn = () => {}) {
   const grid = h("div", { class: "charts" });
   const notice = h("div", { role: "status" });
-  const title = h("h1");
   let nodes = {};
   let missing = [];
   let drawn = [];
   let pointed;
   const onPoint = (at) => { pointed = at; for (const one of drawn) one.point(at); };
   const buttons = [[10, "10 minutes"], [60, "1 hour"]].map(([wanted, text]) => h("button", { type: "button", "data-minutes": wanted, onclick: () => { minutes = wanted; draw(); } }, text));
-  main.append(h("div", { class: "row top" }, title, h("span", { class: "grow" }), buttons), notice, grid);
   function draw() {
     const names = Object.keys(nodes).sort();
     const times = names.flatMap((name) => nodes[name].at_us);
@@ -93,24 +98,31 @@ export function show(main) {
     const begin = Math.max(end - minutes * MINUTE_US, Math.min(end - 2 * MINUTE_US, ...times));
     // The last chart takes its row if it would be alone there.
     const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
-    const isAlone = columns > 1 && CHARTS.length % columns === 1;
-    drawn = CHARTS.map((one, at) => chart(nodes, names, missing, one, { begin, end }, isAlone && at === CHARTS.length - 1 ? Math.max(WIDTH, grid.clientWidth - 40) : WIDTH, onPoint));
-    replace(title, minutes === 60 ? "The last hour" : `The last ${minutes} minutes`);
+    const isAlone = columns > 1 && list.length % columns === 1;
+    drawn = list.map((one, at) => chart(nodes, names, missing, one, { begin, end }, isAlone && at === list.length - 1 ? Math.max(WIDTH, grid.clientWidth - 40) : WIDTH, onPoint));
+    onDrawn(nodes);
     for (const one of buttons) one.setAttribute("aria-pressed", String(Number(one.dataset.minutes) === minutes));
     replace(grid, drawn.map((one) => one.element));
     if (pointed !== undefined) onPoint(pointed);
   }
-  draw();
   const round = repeat(10, async () => {
     try {
-      const found = await ask("history", { scope: "mesh" });
+      const found = await load();
       nodes = found.nodes;
       missing = found.nodes_missing;
-      draw();
-      replace(notice, found.nodes_missing.map((name) => h("div", { class: "notice warn" }, found.nodes[name] ? `${name} does not respond. Up to its end it is shown as the other nodes have seen it.` : `Without ${name}, which does not respond.`)));
+      replace(notice, missing.map((name) => h("div", { class: "notice warn" }, nodes[name] ? `${name} does not respond. Up to its end it is shown as the other nodes have seen it.` : `Without ${name}, which does not respond.`)));
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
     }
+    draw();
   });
-  return round.stop;
+  return { buttons, element: h("div", null, notice, grid), draw, stop: round.stop };
+}
+
+export function show(main) {
+  const title = h("h1");
+  const charts = chartsOf(CHARTS, () => ask("history", { scope: "mesh" }), () => replace(title, minutes === 60 ? "The last hour" : `The last ${minutes} minutes`));
+  main.append(h("div", { class: "row top" }, title, h("span", { class: "grow" }), charts.buttons), charts.element);
+  charts.draw();
+  return charts.stop;
 }

@@ -6,6 +6,7 @@ import { act, ask as dialog, messagesOf } from "../dialogs.js";
 import { clientCells, commandLine, field, h, number, quoted, rate, replace, s, say, span, table, tabs } from "../dom.js";
 import { rules } from "../forms.js";
 import { messagePages } from "../messages.js";
+import { chartsOf, QUEUE_CHARTS } from "./charts.js";
 import { flags } from "./queues.js";
 
 const countInput = () => h("input", { type: "number", min: "1", placeholder: "all" });
@@ -177,8 +178,19 @@ export function show(main, name) {
     return h("div", { class: "panel" }, box);
   };
 
+  // Charts
+  let charts;
+  const chartPart = () => {
+    const wait = h("p", { class: "dim" });
+    const drawn = (nodes) => replace(wait, Object.values(nodes).some((one) => one.at_us.length) ? "" : "Nodes take samples of the deepest queues, and of those that were looked at: of this one from now on, every 10 seconds.");
+    charts ??= chartsOf(QUEUE_CHARTS, () => ask(`queue-history${pathOf(destination)}`, { scope: "mesh" }), drawn);
+    charts.shown ??= h("div", null, h("div", { class: "row top" }, charts.buttons, wait), charts.element);
+    requestAnimationFrame(charts.draw); // Where it is shown, its width is known.
+    return charts.shown;
+  };
+
   const parts = tabs("Parts of the queue", [
-    { title: "Messages", make: messagePart },
+    { title: "Messages", make: messagePart }, { title: "Charts", make: chartPart },
     { title: "Consumers", make: () => { drawConsumers().catch((error) => consumers.rows([], error.message)); return h("div", { class: "panel flush" }, consumers.element); } },
     { title: "Policy", make: () => rules(destination, "queue") }, { title: "Bindings", make: bindingPart },
   ]);
@@ -208,5 +220,5 @@ export function show(main, name) {
   }
   const round = repeat(5, refresh);
   mayDo(destination).then((found) => { may = found; if (may.administer && may.subscribe) messages = messagePages(destination, chosenButtons, sendCommand); drawButtons(); parts.select(0); peek(); }).catch(() => {});
-  return round.stop;
+  return () => { round.stop(); charts?.stop(); };
 }
