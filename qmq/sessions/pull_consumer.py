@@ -12,6 +12,7 @@ A session takes once at a time; what it has taken may be settled meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from typing import Final
@@ -99,7 +100,10 @@ class PullConsumer:
                     await self._wait(granted, count, seconds, waits_for_commit)
                     nursery.cancel_scope.cancel()
             else:
-                await self._turn()
+                # A client that asks again and again leaves a turn to others.
+                self._at_once += 1
+                if self._at_once % TURN_TAKES == 0:
+                    await trio.lowlevel.checkpoint()
             if waits_for_commit or not self.has_left:
                 taken = _fitting(self._came[:count])
         finally:
@@ -111,12 +115,6 @@ class PullConsumer:
         for delivery in taken:
             delivery.sent = True
         return taken
-
-    async def _turn(self) -> None:
-        """A take has found all that it asks for. One client after the other has its turn."""
-        self._at_once += 1
-        if self._at_once % TURN_TAKES == 0:
-            await trio.lowlevel.checkpoint()
 
     def delivered(self, deliveries: list[Delivery], totals: Totals | None = None) -> None:
         """These are durable. Called in the midst of a delivery, so nothing is decided here."""
@@ -181,10 +179,8 @@ class PullConsumer:
                 return
 
     async def _end_when_left(self, until_left: Callable[[], Awaitable[None]]) -> None:
-        try:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await until_left()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
         self.leave()
 
     def _withdraw(self, granted: Iterable[Subscription], taken: Sequence[Delivery]) -> None:

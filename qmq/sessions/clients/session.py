@@ -6,7 +6,9 @@ back through `Dispatcher` into the outbox. An error here ends this connection an
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 
 import trio
 
@@ -37,7 +39,7 @@ class ClientSession:
     # An idle client costs its node mostly what its objects take; with so many attributes, a dictionary of them takes
     # 1,700 bytes, and these 270.
     __slots__ = (
-        "__weakref__", "_client", "_frames_bytes", "_grows", "_host", "_is_open", "_left", "_nursery", "_pipe",
+        "__weakref__", "_client", "_frames_bytes", "_grows", "_host", "_is_open", "_left", "_pipe",
         "_protocol", "_reader_done", "allowance", "buffered", "buffered_bytes", "bytes_in", "closed", "deferred",
         "dialogue", "encoder", "ending", "finishing", "grant", "has_left", "held_bytes", "id", "is_responding",
         "listener", "outbox", "own_change", "unsettled", "waits_for_slot",
@@ -85,7 +87,6 @@ class ClientSession:
         self._pipe = pipe
         self.listener = listener
         """None: the client is at the Unix socket of the node."""
-        self._nursery: trio.Nursery | None = None
         self._is_open = False
         self._client: Client | None = None
         # The part of `held_bytes` that the client's frames cause, and whether its last read made that grow.
@@ -132,38 +133,51 @@ class ClientSession:
     def bytes_out(self) -> int:
         return self.outbox.bytes_out
 
-    def start(self, task: Callable[[], object]) -> None:
-        """Run a task in the nursery of the connection."""
-        assert self._nursery is not None
-        self._nursery.start_soon(task)  # type: ignore[arg-type]  # trio wants the coroutine function's full type
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task until it ends, or the connection does, which ends it.
+
+        Not in a nursery of the connection, which takes 1,300 bytes of each, and mostly has no task.
+        """
+        self._host.tasks.spawn(partial(self._run, task))
+
+    async def _run(self, task: Callable[[], Awaitable[None]]) -> None:
+        try:
+            if not self.closed.is_set:
+                await task()
+        except* Exception as errors:
+            self._failed(errors)
+            self._pipe.close()
+            self._left.set()
 
     async def serve(self) -> None:
         """Serve until either side is done, then close. Never raises Exception."""
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                try:
-                    self.dialogue.start()
-                    await self._receive_until_end()
-                    self._reader_done.set()
-                    self.end_in_order()
-                    await self._left.wait()
-                    nursery.cancel_scope.cancel()
-                finally:
-                    # The nursery closes before this task runs again, and other tasks may still deliver to this client
-                    # in between: no task may be started for it any more.
-                    self.finishing = True
-                    self.outbox.break_off()
-        except* (trio.BrokenResourceError, trio.ClosedResourceError):
-            log.debug("! %s connection broke", self.id)
-        except* StorageError as failed:
-            # The next writer to that store stops the node, with the same error text.
-            log.error("! %s session failed: %s", self.id, _first(failed))
-        except* Exception:
-            log.exception("! %s session failed; its connection is closed, others continue", self.id)
+            self.dialogue.start()
+            await self._receive_until_end()
+            self._reader_done.set()
+            self.end_in_order()
+            await self._left.wait()
+        except* Exception as errors:
+            self._failed(errors)
         finally:
+            self.finishing = True
+            # What its tasks wait for does not come any more.
+            self.outbox.break_off()
+            self._reader_done.set()
             self._pipe.close()
             self._end()
+
+    def _failed(self, errors: ExceptionGroup[Exception]) -> None:
+        """The connection ends because of these."""
+        _, failures = errors.split((trio.BrokenResourceError, trio.ClosedResourceError))
+        of_storage, bugs = (None, None) if failures is None else failures.split(StorageError)
+        if failures is None:
+            log.debug("! %s connection broke", self.id)
+        if of_storage is not None:
+            # The next writer to that store stops the node, with the same error text.
+            log.error("! %s session failed: %s", self.id, _first(of_storage))
+        if bugs is not None:
+            log.error("! %s session failed; its connection is closed, others continue", self.id, exc_info=bugs)
 
     def _grew(self, delta: int) -> None:
         self._host.budget.change(self, delta)
@@ -196,7 +210,6 @@ class ClientSession:
             self._release()
         # Its deliveries may occupy the node longer than its connection lasted: until then it must not connect again.
         self._host.ended(self, self._give_up_place)
-        self._nursery = None
         self.closed.set()
 
     def _give_up_place(self) -> None:
@@ -234,8 +247,7 @@ class ClientSession:
         """
         assert not self._is_open and not self.outbox.size
         self.dialogue.stop()
-        self._pipe = pipe
-        self.outbox.pipe = pipe
+        self._pipe = self.outbox.pipe = pipe
         self._protocol = protocol
         self.dialogue = protocol.begin(self, pipe, login)
         self.dialogue.start()
@@ -280,10 +292,8 @@ class ClientSession:
 
     async def watch_leaving(self) -> None:
         """Set `has_left` when the client ends its half or its connection."""
-        try:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await self.until_left()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
         self.has_left = True
 
     def note_stop(self) -> None:
@@ -355,8 +365,7 @@ class ClientSession:
             self.dialogue.finish()
             self.outbox.await_nothing()
             self.outbox.flush()
-            if self._nursery is not None:
-                self._nursery.start_soon(self._leave)
+            self.start(self._leave)
 
     async def _leave(self) -> None:
         self._release()

@@ -10,7 +10,7 @@ from typing import Any, Final
 from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import ClientState as Client
 from qmq.engine.parts import EngineParts
-from qmq.engine.runtime.contexts import Configured
+from qmq.engine.runtime.contexts import Configured, Tasks
 from qmq.errors import Refused
 from qmq.sessions.clients.admission import counted_address
 from qmq.sessions.clients.memory_budget import MemoryBudget
@@ -26,6 +26,7 @@ class SessionHost:
 
     engine: EngineParts
     node: Configured
+    tasks: Tasks
     sessions: dict[int, Any]
     """Those that are logged in (`ClientSession`), by id."""
     usages: ClientUsages

@@ -1,9 +1,15 @@
 """A session that is over takes nothing any more, however long its client keeps the connection open."""
 
+import logging
+import socket
+
 import pytest
 import trio
 from trio.testing import MockClock
 
+from qmq.engine.runtime.sockets import SocketPipe
+from qmq.errors import LogBroken
+from qmq.sessions.clients.session import ClientSession
 from tests.node.rig import Client, Rig, eventually, send, subscribe
 from tests.support.depths import depths
 
@@ -126,3 +132,82 @@ async def test_what_a_client_sends_to_itself_before_a_mistake_still_comes(autoju
 
         frames = await client.until_closed()
         assert [frame.head.command for frame in frames] == ["RECEIPT", "MESSAGE", "ERROR"]
+
+
+async def end_of(rig: Rig, session: ClientSession) -> None:
+    """Serve it until it ends by itself."""
+    with trio.fail_after(100 * rig.settings.limits.farewell_seconds):
+        await session.serve()
+    assert session.closed.is_set
+    assert session.id not in rig.alive.session_parts.host.sessions
+
+
+def session_on(rig: Rig, pipe: SocketPipe) -> ClientSession:
+    parts = rig.alive.session_parts
+    login = parts.login_path.admission.admit(pipe.peer_address)
+    return ClientSession(parts.host, pipe, rig.settings.stomp[0], login, rig.alive.protocols.of("stomp"))
+
+
+async def test_a_session_that_is_finished_before_it_is_served_ends(autojump_clock: MockClock) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        async with Rig().run() as rig:
+            session = session_on(rig, SocketPipe(ours, "10.0.0.9"))
+            session.finish()
+            theirs.shutdown(socket.SHUT_WR)
+            await end_of(rig, session)
+
+
+class FailingPipe(SocketPipe):
+    """A connection that cannot be ended."""
+
+    error: Exception
+
+    def end_sending(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [LogBroken("commit failed"), ValueError("a bug")])
+@pytest.mark.parametrize("is_reading", [True, False])
+async def test_a_task_of_a_connection_that_fails_ends_that_connection_and_no_other(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, error: Exception, is_reading: bool
+) -> None:
+    ours, theirs = socket.socketpair()
+
+    async def fail() -> None:
+        raise error
+
+    with theirs:
+        async with Rig().run() as rig:
+            other = await consumer(rig)
+            pipe = FailingPipe(ours, "10.0.0.9")
+            pipe.error = error
+            session = session_on(rig, pipe)
+            if is_reading:
+                session.start(fail)
+            else:
+                theirs.shutdown(socket.SHUT_WR)  # The session ends its own half in a task.
+            await end_of(rig, session)
+
+            await publish(rig, "job")
+            assert (await other.next("MESSAGE")).body == b"job"
+
+    assert [record.levelno for record in caplog.records if "session failed" in record.message] == [logging.ERROR]
+    caplog.clear()
+
+
+async def test_a_task_that_a_connection_starts_at_its_end_is_not_run(autojump_clock: MockClock) -> None:
+    ours, theirs = socket.socketpair()
+    ran: list[bool] = []
+
+    async def late() -> None:
+        ran.append(True)
+
+    async with Rig().run() as rig:
+        session = session_on(rig, SocketPipe(ours, "10.0.0.9"))
+        theirs.close()
+        await end_of(rig, session)
+        session.start(late)
+        await trio.sleep(1)
+
+    assert not ran
