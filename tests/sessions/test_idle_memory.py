@@ -18,7 +18,7 @@ CLIENTS: Final = 200
 BYTES_MAX: Final = 7_400
 """For each client. The codec of the client in this test is in this figure; what the kernel holds for it is not."""
 
-COUNTED: Final = [tracemalloc.Filter(True, str(Path(one.__file__).parent / "*")) for one in (qmq, trio)]
+COUNTED: Final = [tracemalloc.Filter(True, str(Path(str(one.__file__)).parent / "*")) for one in (qmq, trio)]
 
 
 async def test_an_idle_client_has_only_what_it_needs(autojump_clock: MockClock) -> None:
