@@ -74,7 +74,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "node": DIALOGUE,
     "deploy": {"errors", "address", "section"},
     "dramatiq": {"errors", "client"},
-    "spark": GROUND | {"address", "client", "client/core", "storage", "unix_socket"},
+    "spark": GROUND | {"address", "client", "client/core", "storage", "unix_socket", "wire"},
     "bench": {"errors", "address", "wire"},
     "client": GROUND | {"address", "client/core", "unix_socket", "wire"},
     "client/core": GROUND | {"address", "wire"},
@@ -144,7 +144,7 @@ EXCEPTIONS: Mapping[str, set[str]] = {
 
 OF_PIPELINE = {"pyspark", "py4j", "pandas", "pyarrow", "deltalake", "numpy"}
 """Packages of the extras `spark` and `archive`, which are for the room `spark`."""
-WITHOUT_SPARK = ("spark/archive/", "spark/reading/")
+WITHOUT_SPARK = ("spark/archive/", "spark/reading/", "spark/typed/")
 """What `qmq archive` runs, without a JVM."""
 SPARK = {"pyspark", "py4j", "pandas"}
 

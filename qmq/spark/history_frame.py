@@ -20,9 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from qmq.spark.archive.table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.archive import read_archive
 from qmq.spark.jobs.messages import only
-from qmq.spark.jobs.tables import CHOOSING
 from qmq.spark.jobs.tasks import frame_of
-from qmq.spark.reading.options import BadOption, known_options, local_path, read_options, vector_to_json
+from qmq.spark.reading.options import CHOOSING, BadOption, known_options, local_path, read_options, vector_to_json
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.views import columns_of, ddl

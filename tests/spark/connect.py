@@ -9,11 +9,11 @@ import sys
 from pyspark.sql import SparkSession
 
 from qmq.spark import history
-from qmq.spark.jobs.archive import archive
+from qmq.spark.jobs.archive import archive, read_archive
 from qmq.spark.jobs.audit import audit, audit_deep
-from qmq.spark.jobs.tables import read_table, tables
 from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import read_options
+from qmq.spark.typed.job import tables
 
 
 def nothing(done: int, total: int) -> None:
@@ -24,7 +24,8 @@ early, late, table, typed = sys.argv[1:]
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
 archived = archive(spark, read_options({"path": early}), table, report=nothing)
 rows = history(spark, table, path=late).collect()
-done = tables(spark, {"path": late}, typed)
+done = tables(read_options({"path": late}), typed)
+typed_rows = read_archive(spark, typed).collect()
 directory = DataDirectory(late)
 found = audit([directory])
 audit_deep(spark, [directory], found, report=nothing)
@@ -32,7 +33,7 @@ facts = {
     "is_connect": "connect" in type(spark).__module__,
     "archived": archived.rows,
     "history": sorted(row.sequence for row in rows),
-    "tables": [done.rows, done.drift.unparsed, sorted(row.n or 0 for row in read_table(spark, typed).collect())],
+    "tables": [done.done.rows, done.drift.unparsed.total(), sorted(row.n or 0 for row in typed_rows)],
     "verified": found.bytes_verified > 0 and found.clean,
 }
 print(json.dumps(facts))

@@ -1,14 +1,16 @@
-"""The Parquet files of an archive: what is made of parts of the logs, one file per day.
+"""The Parquet files of a table: what is made of parts of the logs, one file per day.
 
 A file counts only once a commit of the table names it (`table`); others are rubbish that `vacuum` removes.
 """
 
 import json
+import math
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,16 +29,20 @@ PARTITION: Final = "day"
 ROWS_PER_GROUP: Final = 131_072
 BYTES_PER_GROUP: Final = 64 << 20
 """Of rows that wait to be written, of all days: parts of live nodes are made by numbers of records, of any size."""
-_BOUNDED: Final = [
-    field.name
-    for field in arrow_schema("messages", COLUMNS)
-    if pa.types.is_primitive(field.type) or pa.types.is_string(field.type)
-]
-"""Columns by which readers choose files. Some take a bound that is missing for null, and then skip the file."""
+SCHEMA: Final = arrow_schema("messages", COLUMNS)
+BOUND_CHARS: Final = 32
+"""Of the bounds of text, which may be long."""
+HIGHEST: Final = "\U0010ffff"
+"""No text is behind one that begins with it."""
 
 
 def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) -> list[dict[str, Any]]:
-    """The rows of some parts as Parquet files, one per day, and what a commit must know of them. Durable on return.
+    """The rows of some parts as files of an archive; see `write_rows`."""
+    return write_rows((rows for part in parts for rows in rows_of_part(part, options, COLUMNS)), SCHEMA, table, name)
+
+
+def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str, name: str) -> list[dict[str, Any]]:
+    """Rows as Parquet files, one per day, and what a commit must know of them. Durable on return.
 
     After an error, or a cancel, the files are removed. No two attempts write the same file: one that Spark has given up
     may still run, and write or remove its files long after those of another one were committed.
@@ -44,13 +50,13 @@ def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) 
     name = f"{name}-{uuid.uuid4().hex[:8]}"
     files: dict[str, DayFile] = {}
     try:
-        for batch in (rows for part in parts for rows in rows_of_part(part, options, COLUMNS)):
+        for batch in batches:
             days = pc.strftime(batch.column("timestamp"), "%Y-%m-%d")
             distinct = days.unique().to_pylist()
             for day in distinct:
                 rows = batch if len(distinct) == 1 else batch.filter(pc.equal(days, day))
                 if day not in files:
-                    files[day] = DayFile(table, day, name)
+                    files[day] = DayFile(table, day, name, schema)
                 files[day].add(rows)
                 if sum(file.bytes_waiting for file in files.values()) >= BYTES_PER_GROUP:
                     max(files.values(), key=lambda file: file.bytes_waiting).write()
@@ -64,12 +70,13 @@ def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) 
 class DayFile:
     """One Parquet file that is being written."""
 
-    def __init__(self, table: str, day: str, name: str) -> None:
+    def __init__(self, table: str, day: str, name: str, schema: pa.Schema = SCHEMA) -> None:
         self._table = table
         self._path = f"{PARTITION}={day}/{name}.parquet"
         self._day = day
         self._file = create(table, self._path)
-        self._schema = arrow_schema("messages", COLUMNS)
+        self._schema = schema
+        self._bounded = {field.name: field.type for field in schema if _has_bounds(field.type)}
         self._written: list[pq.FileMetaData] = []
         self._writer = pq.ParquetWriter(
             self._file,
@@ -77,7 +84,7 @@ class DayFile:
             compression="zstd",
             compression_level=1,
             use_dictionary=["origin", "destination", "priority", "headers.key_value.key", "headers.key_value.value"],
-            write_statistics=_BOUNDED,
+            write_statistics=list(self._bounded),
             metadata_collector=self._written,
         )
         self._waiting: list[pa.RecordBatch] = []
@@ -105,7 +112,7 @@ class DayFile:
             "size": size,
             "rows": written.num_rows,
             "modified_ms": int(time.time() * 1000),
-            "stats": _stats(written),
+            "stats": _stats(written, self._bounded),
         }
 
     def size(self) -> int:
@@ -129,29 +136,54 @@ class DayFile:
             self._waiting, self._rows_waiting, self.bytes_waiting = [], 0, 0
 
 
-def _stats(written: pq.FileMetaData) -> str:
-    """What the file says of its columns, as Delta's log has it."""
+def _has_bounds(kind: pa.DataType) -> bool:
+    return pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_decimal(kind)
+
+
+def _stats(written: pq.FileMetaData, bounded: Mapping[str, pa.DataType]) -> str:
+    """What the file says of its columns, as Delta's log has it.
+
+    Readers choose files by it. Some take a bound that is missing for null, and then skip the file: so each column of
+    `bounded` has both, unless all of it is null.
+    """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
+    nulls: dict[str, int] = dict.fromkeys(bounded, 0)
     for group in map(written.row_group, range(written.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
             name, seen = chunk.path_in_schema, chunk.statistics
-            if name in _BOUNDED:
-                low[name] = min(low.get(name, seen.min), seen.min)
-                high[name] = max(high.get(name, seen.max), seen.max)
-                nulls[name] = nulls.get(name, 0) + seen.null_count
-    # Delta's times have ms.
+            if name in bounded:
+                nulls[name] += seen.null_count
+                if seen.null_count < group.num_rows:
+                    # Parquet leaves out the bounds of long text.
+                    least, most = (seen.min, seen.max) if seen.has_min_max else ("", HIGHEST)
+                    low[name] = min(low.get(name, least), least)
+                    high[name] = max(high.get(name, most), most)
     bounds = {
-        "minValues": {name: _in_ms(value) for name, value in low.items()},
-        "maxValues": {name: _in_ms(value, rounded_up=True) for name, value in high.items()},
+        "minValues": {name: _lower(value) for name, value in low.items()},
+        "maxValues": {name: _upper(value) for name, value in high.items()},
     }
     return json.dumps({"numRecords": written.num_rows, **bounds, "nullCount": nulls})
 
 
-def _in_ms(value: Any, *, rounded_up: bool = False) -> Any:
-    """A time as text; any other value as it is."""
-    if not isinstance(value, datetime):
-        return value
-    whole = value + timedelta(microseconds=999 if rounded_up else 0)
-    return whole.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+def _lower(value: Any) -> Any:
+    """A bound as Delta's log has it, and not above `value`."""
+    if isinstance(value, str):
+        return value[:BOUND_CHARS]
+    return math.floor(value) if isinstance(value, Decimal) else _in_ms(value)
+
+
+def _upper(value: Any) -> Any:
+    """The same, not below it."""
+    if isinstance(value, str):
+        return value if len(value) <= BOUND_CHARS else value[:BOUND_CHARS] + HIGHEST
+    if isinstance(value, Decimal):
+        return math.ceil(value)
+    return _in_ms(value + timedelta(microseconds=999) if isinstance(value, datetime) else value)
+
+
+def _in_ms(value: Any) -> Any:
+    """A time as text, which has ms in Delta; any other value as it is."""
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return value.isoformat() if isinstance(value, date) else value

@@ -27,6 +27,9 @@ from qmq.spark.reading.ranges import NOTHING, RangeMap
 PARTS_PER_COMMIT: Final = 512
 """A first run over years of log is many commits, each of which counts when a later one fails."""
 
+EARLIER_STATE: Final = "_qmq.json"
+"""What typed tables had instead of a log of Delta."""
+
 Write = Callable[[Sequence[Part]], list[dict[str, Any]]]
 """Makes the files of the parts of one commit, and returns what `files.write_parts` returns."""
 
@@ -54,13 +57,16 @@ def archive(
     table: str,
     write: Write,
     *,
+    chosen: Mapping[str, Any] | None = None,
+    make_commit: Callable[..., None] = commit,
     parts_per_commit: int = PARTS_PER_COMMIT,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> Archived:
     """Add to `table` everything that the logs hold beyond it. Durable on return.
 
-    The first run makes the table, and with it the choice of destinations; later runs must make the same. Once
-    `is_stopping`, the run returns after the commit that it is at: what it has not done is left to the next one.
+    The first run makes the table, and with it the choice of destinations; later runs must make the same. `chosen`:
+    what the table is of, if it is no archive; `make_commit` is called as `table.commit`, with its arguments in order.
+    Once `is_stopping`, the run returns after the commit that it is at: what it has not done is left to the next one.
 
     Raises:
         ArchiveError: the table is another kind of table, or was started with other destinations.
@@ -72,7 +78,7 @@ def archive(
     """
     began = time.monotonic()
     table = place_of(table)
-    chosen = choice_of(options)
+    chosen = chosen or choice_of(options)
     done = Archived()
     have = place.available()
     start = begin(table, have, chosen)
@@ -83,7 +89,7 @@ def archive(
     for end, parts in steps(place, start, have, parts_per_commit):
         if is_stopping():
             break
-        _add(table, done, end, write(parts) if parts else [], chosen)
+        _add(table, done, end, write(parts) if parts else [], chosen, make_commit)
     done.seconds = time.monotonic() - began
     return done
 
@@ -109,6 +115,11 @@ def _require_room(table: str) -> None:
     """Raises ArchiveError when a first run would mix its files with others."""
     # A first run that was killed has left files of days.
     others = [name for name in names_in(table) if not name.startswith((f"{PARTITION}=", DELTA_LOG))]
+    if EARLIER_STATE in others:
+        raise ArchiveError(
+            f"{table} was written by `qmq pipeline tables` of an earlier version, which is not continued: give a new "
+            f"directory. The old rows stay in {table}/run=*, as Parquet files"
+        )
     if others:
         raise ArchiveError(f"{table} is no archive and not empty, it has {others[0]!r}: give a new directory")
 
@@ -149,11 +160,18 @@ def _nowhere(place: Place, start: Vector, end: Vector) -> RangeMap:
     return NOTHING
 
 
-def _add(table: str, done: Archived, end: Vector, entries: list[dict[str, Any]], chosen: Mapping[str, Any]) -> None:
+def _add(
+    table: str,
+    done: Archived,
+    end: Vector,
+    entries: list[dict[str, Any]],
+    chosen: Mapping[str, Any],
+    make_commit: Callable[..., None],
+) -> None:
     directory = directory_of(table)
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
-    commit(table, done.vector, end, entries, chosen)
+    make_commit(table, done.vector, end, entries, chosen)
     done.rows += sum(entry["rows"] for entry in entries)
     done.bytes += sum(entry["size"] for entry in entries)
     done.files += len(entries)

@@ -1,4 +1,4 @@
-"""The Delta table of an archive: its commits, how far it goes, and what it is an archive of.
+"""The Delta table of an archive, or of typed bodies: its commits, how far it goes, and what it is a table of.
 
 One commit holds files and, per origin, the last sequence in them, as Delta's application transactions (`qmq:ORIGIN`,
 version = sequence). A commit is made only on a table that goes as far as the run believed, so nothing is in it twice.
@@ -6,8 +6,9 @@ version = sequence). A commit is made only on a table that goes as far as the ru
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -22,19 +23,25 @@ from deltalake.transaction import (
 
 from qmq.errors import QmqError
 from qmq.model.dots import Vector
-from qmq.spark.archive.files import COLUMNS, PARTITION
+from qmq.spark.archive.files import PARTITION, SCHEMA
 from qmq.spark.archive.live_files import LiveFile, live_files
 from qmq.spark.archive.storage import place_of
 from qmq.spark.reading.options import Options, names_to_text, vector_to_json
 from qmq.spark.reading.tables import time_of
-from qmq.spark.reading.views import arrow_schema
 
 TABLE_VERSION: Final = 1
+ARCHIVE: Final = "qmq archive"
+TYPED: Final = "qmq table"
+NAMES: Final = {ARCHIVE: "archive", TYPED: "typed table"}
+"""Kinds of tables, as their descriptions and errors have them."""
 DELTA_LOG: Final = "_delta_log"
 LOG_RETENTION: Final = "interval 7 days"
 """Of versions: a service makes thousands of them a day, each a file of the log, until a checkpoint finds it too old."""
 COMMIT_TRIES: Final = 10
 """Of one commit, while others (`compact`, `vacuum`, another run) commit as well."""
+
+Add: TypeAlias = Callable[[DeltaTable, CommitProperties], Any]
+"""What makes one commit."""
 
 
 class ArchiveError(QmqError):
@@ -61,7 +68,7 @@ def table_vector(delta: DeltaTable, origins: Iterable[Any]) -> Vector:
 
 def archive_choice(delta: DeltaTable, table: str) -> dict[str, str]:
     """Options of `format("qmq")` that choose what the table was started with. Raises ArchiveError."""
-    was = _described(delta, table)
+    was = _described(delta, table, ARCHIVE)
     said = {
         "subscribe": names_to_text(was["destinations"]) if was["destinations"] is not None else None,
         "subscribePattern": was["pattern"],
@@ -75,10 +82,10 @@ def _iso(us: int | None) -> str | None:
     return None if us is None else time_of(us).isoformat()
 
 
-def choice_of(options: Options) -> dict[str, Any]:
+def choice_of(options: Options, kind: str = ARCHIVE) -> dict[str, Any]:
     """What the table is an archive of; stands in its description."""
     return {
-        "qmq archive": TABLE_VERSION,
+        kind: TABLE_VERSION,
         "destinations": sorted(options.destinations) if options.destinations is not None else None,
         "pattern": options.pattern.pattern if options.pattern is not None else None,
         "from_us": options.starting_us,
@@ -88,30 +95,38 @@ def choice_of(options: Options) -> dict[str, Any]:
 
 def require_same(delta: DeltaTable, table: str, chosen: Mapping[str, Any]) -> None:
     """Raises ArchiveError when the table is none of ours, or is of something else than `chosen`."""
-    was = _described(delta, table)
+    was = _described(delta, table, next(iter(chosen)))
     if was != chosen:
         raise ArchiveError(f"{table} was started as {json.dumps(was)}, and this run is {json.dumps(dict(chosen))}")
 
 
-def _described(delta: DeltaTable, table: str) -> dict[str, Any]:
+def _described(delta: DeltaTable, table: str, kind: str) -> dict[str, Any]:
     """What the table says that it is an archive of. Raises ArchiveError when it is none."""
     try:
         was = json.loads(delta.metadata().description or "")
     except ValueError:
         was = None
-    if not isinstance(was, dict) or "qmq archive" not in was:
-        raise ArchiveError(f"{table} is a Delta table, but no archive of QMQ")
-    if was["qmq archive"] > TABLE_VERSION:
-        raise ArchiveError(f"{table} was written by later software (version {was['qmq archive']})")
+    if not isinstance(was, dict) or kind not in was:
+        raise ArchiveError(f"{table} is a Delta table, but no {NAMES[kind]} of QMQ")
+    if was[kind] > TABLE_VERSION:
+        raise ArchiveError(f"{table} was written by later software (version {was[kind]})")
     return was
 
 
 def commit(
-    table: str, have: Vector, end: Vector, entries: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]
+    table: str,
+    have: Vector,
+    end: Vector,
+    entries: Sequence[Mapping[str, Any]],
+    chosen: Mapping[str, Any],
+    *,
+    columns: pa.Schema = SCHEMA,
+    add: Add | None = None,
 ) -> None:
-    """Add files (as `files.write_parts` returns them), and how far the table goes with them, in one commit.
+    """Add files (as `files.write_rows` returns them), and how far the table goes with them, in one commit.
 
-    `have`: how far it goes without them, as this run knows it. Makes the table if there is none.
+    `have`: how far it goes without them, as this run knows it. Makes the table if there is none, with `columns`. `add`
+    puts its rows into one that is there otherwise than by adding files.
 
     Raises:
         ArchiveError: there is another table.
@@ -120,7 +135,7 @@ def commit(
     actions = [_action(entry) for entry in entries]
     for _ in range(COMMIT_TRIES):
         try:
-            _commit_once(table, have, end, actions, chosen)
+            _commit_once(table, have, end, actions, chosen, with_day(columns), add or partial(_append, actions))
             return
         except CommitFailedError as error:
             # Another process has committed, which may not matter: `compact` only rewrites. Look again.
@@ -145,7 +160,7 @@ def replace(table: str, files: Sequence[LiveFile], entries: Sequence[Mapping[str
             raise Overtaken(f"another one has rewritten files of {table} meanwhile; this one has changed nothing")
         try:
             delta.create_write_transaction(
-                actions, "append", schema(), [PARTITION], commit_properties=CommitProperties(max_commit_retries=0)
+                actions, "append", delta.schema(), [PARTITION], commit_properties=CommitProperties(max_commit_retries=0)
             )
             return
         except CommitFailedError as error:
@@ -153,7 +168,19 @@ def replace(table: str, files: Sequence[LiveFile], entries: Sequence[Mapping[str
     raise Overtaken(f"no files of {table} could be replaced in {COMMIT_TRIES} tries: {problem}") from problem
 
 
-def _commit_once(table: str, have: Vector, end: Vector, actions: list[AddAction], chosen: Mapping[str, Any]) -> None:
+def _append(actions: list[AddAction], delta: DeltaTable, properties: CommitProperties) -> None:
+    delta.create_write_transaction(actions, "append", delta.schema(), [PARTITION], commit_properties=properties)
+
+
+def _commit_once(
+    table: str,
+    have: Vector,
+    end: Vector,
+    actions: list[AddAction],
+    chosen: Mapping[str, Any],
+    columns: pa.Schema,
+    add: Add,
+) -> None:
     """Raises CommitFailedError when the table has changed since it was looked at."""
     moved = {origin: last for origin, last in end.items() if last > have.get(origin, 0)}
     properties = CommitProperties(
@@ -165,13 +192,14 @@ def _commit_once(table: str, have: Vector, end: Vector, actions: list[AddAction]
         try:
             create_table_with_add_actions(
                 table,
-                Schema.from_arrow(schema()),
+                Schema.from_arrow(columns),
                 actions,
                 mode="error",
                 partition_by=[PARTITION],
                 name="messages",
                 description=json.dumps(dict(chosen)),
-                configuration={"delta.logRetentionDuration": LOG_RETENTION},
+                # Readers need the bounds of all columns, or of none.
+                configuration={"delta.logRetentionDuration": LOG_RETENTION, "delta.dataSkippingNumIndexedCols": "-1"},
                 commit_properties=properties,
             )
             return
@@ -184,12 +212,12 @@ def _commit_once(table: str, have: Vector, end: Vector, actions: list[AddAction]
     before = table_vector(delta, moved)
     if any(before.get(origin, 0) != have.get(origin, 0) for origin in moved):
         raise Overtaken(f"another run has added to {table} meanwhile; this one has added nothing")
-    delta.create_write_transaction(actions, "append", schema(), [PARTITION], commit_properties=properties)
+    add(delta, properties)
 
 
-def schema() -> pa.Schema:
-    """Columns of the table."""
-    return arrow_schema("messages", COLUMNS).append(pa.field(PARTITION, pa.string()))
+def with_day(columns: pa.Schema) -> pa.Schema:
+    """The columns of a table whose files have `columns`."""
+    return columns.append(pa.field(PARTITION, pa.string()))
 
 
 def _action(entry: Mapping[str, Any], *, is_new: bool = True) -> AddAction:

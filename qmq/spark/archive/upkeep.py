@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from qmq.spark.archive.files import COLUMNS, DayFile
+from qmq.spark.archive.files import PARTITION, DayFile
 from qmq.spark.archive.live_files import LiveFile, live_files
 from qmq.spark.archive.storage import files_of, place_of
 from qmq.spark.archive.table import open_table, replace
@@ -119,17 +119,20 @@ def joined(unsorted: Sequence[DayEntry], others: Sequence[DayEntry]) -> list[Day
 
 def _rewrite(table: str, files: Sequence[DayEntry], target_bytes: int) -> Rewritten:
     """Files of one day as sorted ones, in one commit. After an error it may be in the table: its files stay."""
-    made = list(_sorted_files(table, [file.live for file in files], target_bytes))
+    columns = pa.schema(field for field in pa.schema(open_table(table).schema()) if field.name != PARTITION)
+    made = list(_sorted_files(table, [file.live for file in files], columns, target_bytes))
     replace(table, [file.live for file in files], made)
     return Rewritten(len(files), len(made))
 
 
-def _sorted_files(table: str, files: Sequence[LiveFile], target_bytes: int) -> Iterator[dict[str, Any]]:
+def _sorted_files(
+    table: str, files: Sequence[LiveFile], columns: pa.Schema, target_bytes: int
+) -> Iterator[dict[str, Any]]:
     """The rows of `files` in sorted files, and what a commit must know of each."""
     made: DayFile | None = None
     try:
-        for rows in _runs(table, files):
-            made = made or DayFile(table, files[0].day, f"{SORTED}{uuid.uuid4().hex}")
+        for rows in _runs(table, files, columns):
+            made = made or DayFile(table, files[0].day, f"{SORTED}{uuid.uuid4().hex}", columns)
             _write_sorted(rows, made)
             del rows  # or it is there while the next ones are gathered
             if made.size() >= target_bytes:
@@ -143,20 +146,31 @@ def _sorted_files(table: str, files: Sequence[LiveFile], target_bytes: int) -> I
         raise
 
 
-def _runs(table: str, files: Sequence[LiveFile]) -> Iterator[pa.Table]:
+def _runs(table: str, files: Sequence[LiveFile], columns: pa.Schema) -> Iterator[pa.Table]:
     """The rows of `files`, so many at a time as are sorted together."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for live in files:
         with pq.ParquetFile(live.path, filesystem=files_of(table)) as file:
-            for batch in file.iter_batches(batch_size=ROWS_PER_GROUP, columns=list(COLUMNS)):
-                waiting.append(batch)
+            for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
+                waiting.append(_with(columns, batch))
                 size += batch.nbytes
                 if size >= RUN_BYTES:
                     yield _together(waiting)
                     size = 0
     if waiting:
         yield _together(waiting)
+
+
+def _with(columns: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with the columns of the table: it may have got some since they were written."""
+    found = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(len(batch), field.type)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(found, schema=columns)
 
 
 def _together(waiting: list[pa.RecordBatch]) -> pa.Table:

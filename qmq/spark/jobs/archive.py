@@ -4,6 +4,7 @@ Rows never pass through the JVM. What a run does is `qmq.spark.archive.run`; her
 the table.
 """
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -14,10 +15,11 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from qmq.errors import NotConnected
 from qmq.spark.archive import run
-from qmq.spark.archive.files import COLUMNS, PARTITION, write_parts
+from qmq.spark.archive.files import write_parts
 from qmq.spark.archive.following import FOLLOW_FAILURES_MAX, MENDED_LATER
 from qmq.spark.archive.following import follow as follow_runs
 from qmq.spark.archive.live_files import live_files
@@ -29,7 +31,6 @@ from qmq.spark.jobs.tasks import ProgressReport, results_of, watched
 from qmq.spark.reading.options import BadOption, Options, local_path
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.plan import DataLoss, Part
-from qmq.spark.reading.views import ddl
 
 
 def archive(spark: SparkSession, options: Options, table: str, *, report: ProgressReport | None = None) -> Archived:
@@ -80,7 +81,7 @@ def follow(
 def read_archive(
     spark: SparkSession, table: str, *, delta: DeltaTable | None = None, options: Options | None = None
 ) -> DataFrame:
-    """The rows of the table's last version, without a Delta jar. Raises ArchiveError.
+    """The rows of the table's last version, without a Delta jar; also of a typed one. Raises ArchiveError.
 
     `delta`: the table as it was opened before, for the rows of that version. `options`: files are left out that have no
     row which these choose. The other files have such rows and others.
@@ -88,8 +89,8 @@ def read_archive(
     root = Path(local_path(table)).resolve()
     delta = delta or open_table(table)
     files = [KnownFile(root / file.path, file.size, file.modified_ms) for file in live_files(delta, options)]
-    # Spark would read a day as a date; the table has text.
-    return frame_of_files(spark, root, files, ddl("messages", COLUMNS) + f", {PARTITION} string")
+    # Delta writes schemas as Spark does. Spark would read a day as a date; the table has text.
+    return frame_of_files(spark, root, files, StructType.fromJson(json.loads(delta.schema().to_json())))
 
 
 def _not_connected(error: Exception) -> NotConnected | None:

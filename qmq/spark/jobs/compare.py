@@ -21,8 +21,7 @@ from pyspark.sql import functions as f
 from qmq.model.dots import parse_origin
 from qmq.spark.archive.table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import only, options_of, read_messages
-from qmq.spark.jobs.tables import CHOOSING
-from qmq.spark.reading.options import local_path, read_options, vector_to_json
+from qmq.spark.reading.options import CHOOSING, local_path, read_options, vector_to_json
 from qmq.spark.reading.place import open_place
 
 RECORDS_PER_RANGE: Final = 10_000

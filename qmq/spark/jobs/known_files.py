@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 IGNORES_LISTS: Final = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 """Of a session in which Spark does not believe such lists."""
@@ -31,7 +32,7 @@ class KnownFile(NamedTuple):
     modified_ms: int
 
 
-def frame_of_files(spark: SparkSession, root: Path, files: Iterable[KnownFile], schema: str) -> DataFrame:
+def frame_of_files(spark: SparkSession, root: Path, files: Iterable[KnownFile], schema: StructType) -> DataFrame:
     """The rows of the files, which are in directories of partitions (`day=…`) below `root`."""
     chosen = list(files)
     reader = spark.read.schema(schema)

@@ -47,6 +47,8 @@ _MS_MIN: Final = 1_000_000_000
 _SECONDS_DIGITS: Final = 10
 _DAY_DIGITS: Final = 8
 _LOWER: Final = {name.lower(): name for name in KNOWN}
+CHOOSING: Final = ("subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp")
+"""Options that say which messages a table is of."""
 WRITING: Final = frozenset({"destination", "dedup", "rate"})
 BOTH: Final = frozenset({"servers", "login", "passcode", "cafile", "name"})
 """Options of reading and of writing; all others, but for `WRITING`, are of reading."""

@@ -12,7 +12,6 @@ from qmq.cli.pipeline.shared import read_source
 from qmq.spark import history
 from qmq.spark.archive.table import archive_choice, choice_of, commit, open_table
 from qmq.spark.jobs.archive import read_archive
-from qmq.spark.jobs.tables import read_table, tables
 from qmq.spark.reading.options import BadOption, local_path, read_options
 from tests.spark.rig import A
 
@@ -134,8 +133,6 @@ def test_a_path_may_be_written_as_an_address_of_this_machine(said: str, path: st
     [
         partial(history, None, path="x"),
         partial(read_archive, None),
-        partial(tables, None, {}),
-        partial(read_table, None),
     ],
 )
 def test_an_address_of_what_is_not_mounted_is_no_table(work: Any) -> None:

@@ -1,0 +1,1 @@
+"""The jobs: archive, audit, comparison, history, dead letters and replay, statistics."""
