@@ -366,9 +366,11 @@ def test_an_exchange_is_bound_to_another_and_unbound(page: Any, node: Console) -
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("inner")
     dialog.get_by_label("Internal").check()
+    dialog.get_by_label("Alternate").fill("amq.fanout")
+    expect(dialog).to_contain_text("qmq exchanges declare inner direct --alternate amq.fanout --internal")
     dialog.get_by_role("button", name="Declare").click()
     row = page.get_by_role("row", name=re.compile("^inner"))
-    expect(row).to_contain_text("exchanges only")
+    expect(row).to_contain_text(re.compile("amq.fanout *exchanges only"))
     expect(row.get_by_role("button", name="Publish")).to_have_count(0)
 
     row.get_by_role("button", name="Bind").click()

@@ -271,7 +271,6 @@ def test_queue_has_charts_of_the_last_hour(page: Any, filled: Console) -> None:
     page.get_by_role("button", name="10 minutes").click()
     expect(waiting).to_have_attribute("aria-label", re.compile("over the last 10 minutes"))
     page.get_by_role("button", name="1 hour").click()
-    picture(page, "console-queue-charts")
 
 
 def test_the_first_page_says_how_many_messages_wait(page: Any, filled: Console) -> None:

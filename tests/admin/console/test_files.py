@@ -1,5 +1,6 @@
 """The files of the console: each module that one of them names is served."""
 
+import gzip
 import posixpath
 import re
 
@@ -19,3 +20,10 @@ def test_each_file_that_a_file_of_the_console_names_is_served() -> None:
 
     assert missing == []
     assert named > 40, "the search finds no imports"
+
+
+def test_files_of_the_console_are_small_on_their_way_to_a_browser() -> None:
+    """60 KB compressed, without a build step."""
+    sizes = {name: len(gzip.compress(data, 9, mtime=0)) for name, (_, data) in contents().items()}
+
+    assert sum(sizes.values()) <= 60_000, sizes

@@ -11,13 +11,18 @@ export function show(main) {
   const list = table("Exchanges", [{ title: "Exchange" }, { title: "Type" }, { title: "Alternate" }, { title: "Sent to by" }, { title: "Bindings", number: true }, { title: "", label: "Actions" }]);
   const bindings = table("Bindings", [{ title: "Source" }, { title: "Key" }, { title: "Target" }, { title: "Arguments" }, { title: "State" }, { title: "", label: "Actions" }]);
   const notice = h("div", { role: "status" });
+  let known = [];
   const declare = () => {
     const name = h("input", { spellcheck: "false" });
     const type = h("select", null, ["direct", "topic", "fanout", "headers"].map((one) => h("option", null, one)));
-    const internal = h("input", { type: "checkbox" });
-    act({ title: "Declare an exchange", name: "", plain: true, fields: [field("Name", name), field("Type", type), field("Internal: clients cannot send to it", internal)], isReady: () => name.value,
-      verb: () => [`declare/exchange/${encodeURIComponent(name.value)}`, {}, { type: type.value, ...(internal.checked && { internal: true }) }],
-      shell: () => `qmq exchanges declare ${quoted(name.value)} ${type.value}${internal.checked ? " --internal" : ""}`, label: () => "Declare", done: () => "Declared." }, () => round.now());
+    const alternate = h("input", { spellcheck: "false", placeholder: "none", list: "alternates" });
+    const flags = ["internal", "delayed"].map((one) => h("input", { type: "checkbox", value: one }));
+    const [internal, delayed] = flags;
+    const value = () => ({ type: type.value, ...(alternate.value && { alternate: alternate.value }), ...Object.fromEntries(flags.filter((one) => one.checked).map((one) => [one.value, true])) });
+    act({ title: "Declare an exchange", name: "", plain: true, fields: [field("Name", name), field("Type", type), field("Alternate: the exchange that gets what no binding matches", alternate), h("datalist", { id: "alternates" }, known.map((one) => h("option", { value: one }))),
+        field("Internal: clients cannot send to it", internal), field("Delayed: messages wait for the milliseconds of their header x-delay", delayed)], isReady: () => name.value,
+      verb: () => [`declare/exchange/${encodeURIComponent(name.value)}`, {}, value()],
+      shell: () => `qmq exchanges declare ${quoted(name.value)} ${type.value}${alternate.value ? ` --alternate ${quoted(alternate.value)}` : ""}${flags.map((one) => (one.checked ? ` --${one.value}` : "")).join("")}`, label: () => "Declare", done: () => "Declared." }, () => round.now());
   };
   main.append(h("h1", null, "Exchanges"), notice, h("div", { class: "row top" }, h("button", { type: "button", onclick: declare }, "Declare an exchange")),
     h("div", { class: "panel flush" }, list.element), h("section", { class: "panel flush" }, h("h2", null, "Bindings"), bindings.element));
@@ -26,6 +31,7 @@ export function show(main) {
       const rows = (await ask("exchanges")).exchanges;
       const bound = (await ask("bindings")).bindings;
       const nameOf = (row) => (row.name ?? row.exchange).replace(/^\/exchange\//, "");
+      known = rows.map(nameOf);
       list.rows(rows.map((row) => {
         const name = nameOf(row);
         const own = bound.filter((one) => one.source === `/exchange/${name}`);
