@@ -142,8 +142,8 @@ EXCEPTIONS: Mapping[str, set[str]] = {
     "storage/queues/postgres_watch.py": {"os", "socket", "time"},  # bounds how long a database may take
 }
 
-OF_PIPELINE = {"pyspark", "py4j", "pandas", "pyarrow", "deltalake", "numpy"}
-"""Packages of the extras `spark` and `archive`, which are for the room `spark`."""
+OF_PIPELINE = {"pyspark", "py4j", "pandas", "pyarrow", "deltalake", "numpy", "pyiceberg"}
+"""Packages of the extras `spark`, `archive` and `iceberg`, which are for the room `spark`."""
 WITHOUT_SPARK = ("spark/archive/", "spark/reading/", "spark/typed/")
 """What `qmq archive` runs, without a JVM."""
 SPARK = {"pyspark", "py4j", "pandas"}

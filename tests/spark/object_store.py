@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from email.utils import formatdate
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -70,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:  # noqa: N802  # the name that http.server calls, as those below
         store, key, query = self.store, self._key(), self._query()
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = self._body()
         if key == "-faults":
             store.faults = Faults(**json.loads(body))
             return self._answer(200)
@@ -94,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:  # noqa: N802
         store, key, query = self.store, self._key(), self._query()
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = self._body()
         if self._goes_wrong():
             return None
         with store.lock:
@@ -168,12 +170,29 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD" and code != 204:
             self.wfile.write(data)
 
+    def _body(self) -> bytes:
+        """Arrow sends chunks, in which there are chunks of S3."""
+        if self.headers.get("transfer-encoding") == "chunked":
+            data = b"".join(_chunks(self.rfile))
+        else:
+            data = self.rfile.read(int(self.headers.get("content-length", 0)))
+        return b"".join(_chunks(BytesIO(data))) if "aws-chunked" in self.headers.get("content-encoding", "") else data
+
     def _key(self) -> str:
         return unquote(urlsplit(self.path).path).lstrip("/")
 
     def _query(self) -> dict[str, str]:
         found = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
         return {name: values[0] for name, values in found.items()}
+
+
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """Up to the last one, and what follows it."""
+    while size := int(file.readline().partition(b";")[0], 16):
+        yield file.read(size)
+        file.readline()
+    while file.readline().strip():
+        pass
 
 
 def _etag(data: bytes) -> str:

@@ -37,8 +37,8 @@ def list_archives(facts: dict[str, Any]) -> None:
 def set_archive(name: str, values: tuple[str, ...], asked: Asked) -> None:
     """Set which table the archive NAME fills: table=/data/archive.
 
-    The keys are those of the node file: `table`, `destinations`, `behind_seconds_max`; a VALUE is JSON, or text. Keys
-    of an object store are no part of it: each archiver has them in its environment. Exit code 1 if the archive is not
+    The keys are `table`, `destinations`, `iceberg`, `behind_seconds_max`; a VALUE is JSON, or text. Keys of an object
+    store or a catalog are no part of it: each archiver has them in its environment. Exit code 1 if the archive is not
     allowed; then nothing has changed.
     """
     asked.put(f"archive/{name}", read_values(values))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ...config import load
+from ...config.archives import read_iceberg_name
 from ...errors import NotConnected
 from ..options import FILE, directory_of, json_option
 from ..output import byte_size, counted, print_json, printable
@@ -27,12 +28,12 @@ from .shared import (
 if TYPE_CHECKING:
     from ...model.lag import Behind
     from ...spark.archive.archiver import Archiver
-    from ...spark.archive.defined import DefinedArchive
+    from ...spark.archive.defined import DefinedArchive, Found
     from ...spark.archive.run import Archived
-    from ...spark.reading.options import Options
 
 REPORT_SECONDS: Final = 60.0
 """Between lines about runs that went well."""
+UNREGISTERED: Final = "Iceberg does not have the latest files"
 LOOK_SECONDS: Final = 60.0
 """Between looks at the definition of the archive, also while a pause after errors is longer."""
 
@@ -48,6 +49,12 @@ LOOK_SECONDS: Final = 60.0
     show_default=True,
     help="Name at the nodes (`qmq status`); without TABLE, that of the definition with the table.",
 )
+@click.option(
+    "--iceberg",
+    metavar="CATALOG.NAMESPACE.TABLE",
+    callback=lambda ctx, param, value: checked_name(value),
+    help="Register the files of TABLE in this table of Iceberg, too.",
+)
 @click.option("--once", is_flag=True, help="Add what there is now, and stop.")
 @click.option(
     "--every", type=click.FloatRange(min=1.0), default=10.0, show_default=True, help="Seconds from run to run."
@@ -58,6 +65,7 @@ def archive(
     table: str | None,
     config_file: Path | None,
     name: str,
+    iceberg: str | None,
     once: bool,
     every: float,
     is_status: bool,
@@ -81,8 +89,10 @@ def archive(
         source["paths"] = (str(directory_of(load(config_file, None, None, {})[0])),)
     elif not source["paths"] and not source["servers"]:
         raise click.UsageError("give the nodes to read: --servers, --config or --path")
-    if table is None and any(source[key] for key in ("destinations", "pattern", "begin", "end")):
-        raise click.UsageError("without TABLE, the definition says which destinations: leave out what chooses messages")
+    if table is None and (iceberg or any(source[key] for key in ("destinations", "pattern", "begin", "end"))):
+        raise click.UsageError(
+            "without TABLE, the definition says which destinations and Iceberg table: leave out what chooses these"
+        )
     require("archive", "numpy", "pyarrow", "deltalake")
     options = read_source(needs_spark=False, name=name, **source)
     from ...spark.archive.archiver import Archiver, standing
@@ -96,23 +106,33 @@ def archive(
                 found = until_found(defined, every, stop, waits=not (once or is_status))
                 if found is None:
                     return
-                table, options = found
+                table, options, iceberg = found
             assert table is not None
             if is_status:
                 show_standing(standing(options, table), as_json=as_json)
                 return
-            with closing(Archiver(options, table, every_seconds=every, is_stopping=stop.is_set)) as archiver:
+            if iceberg is not None:
+                require("iceberg", "pyiceberg")
+            archiver = Archiver(options, table, every_seconds=every, iceberg=iceberg, is_stopping=stop.is_set)
+            with closing(archiver):
                 archiver.check()
                 reporter = Reporter(archiver, as_json=as_json, every_seconds=0.0 if once else REPORT_SECONDS)
                 if once:
                     reporter.ran(archiver.run())
+                    archiver.register()
                     return
                 serve(archiver, reporter, every, pauses(stop, defined))
 
 
-def until_found(
-    defined: "DefinedArchive", every: float, stop: threading.Event, *, waits: bool
-) -> "tuple[str, Options] | None":
+def checked_name(value: str | None) -> str | None:
+    """Of a table of Iceberg."""
+    try:
+        return None if value is None else read_iceberg_name(value)
+    except ValueError as error:
+        raise click.BadParameter(f"it {error}") from None
+
+
+def until_found(defined: "DefinedArchive", every: float, stop: threading.Event, *, waits: bool) -> "Found | None":
     """The table that the mesh has defined, and what it is to have. None: `stop` was set before a node has answered."""
     while True:
         try:
@@ -151,11 +171,13 @@ def serve(archiver: "Archiver", reporter: "Reporter", every: float, pause: Calla
 
     def on_run(done: "Archived") -> bool:
         reporter.ran(done)
-        if not archiver.is_stopping:
+        # The archive goes on, with more files, and files that Iceberg does not have yet.
+        for what, work in (("small files were not put together", archiver.keep), (UNREGISTERED, archiver.register)):
             try:
-                archiver.keep()
-            except Exception as error:  # the archive goes on, with more files
-                warn(f"small files were not put together: {in_one_line(error)}")
+                if not archiver.is_stopping:
+                    work()
+            except Exception as error:
+                warn(f"{what}: {in_one_line(error)}")
         return not archiver.is_stopping
 
     follow(

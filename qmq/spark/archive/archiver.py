@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -25,9 +25,14 @@ from qmq.spark.reading.options import Options
 from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.plan import Part
 
+if TYPE_CHECKING:
+    from qmq.spark.archive.iceberg import IcebergTable
+
 COMMITS_PER_UPKEEP: Final = 50
 """So many small files a day may have; and so often it is looked at, also after a start."""
 VACUUM_SECONDS: Final = 24 * 3600.0
+REGISTER_SECONDS: Final = 60.0
+"""Between registrations in Iceberg: each writes a list of all snapshots, and is a call to a catalog."""
 PARTS_PER_COMMIT: Final = 8
 """Half a gigabyte of log: what a kill costs, and how long a stop waits."""
 
@@ -36,7 +41,13 @@ class Archiver:
     """Runs of one table. Used by one thread; `close` it."""
 
     def __init__(
-        self, options: Options, table: str, *, every_seconds: float, is_stopping: Callable[[], bool] = lambda: False
+        self,
+        options: Options,
+        table: str,
+        *,
+        every_seconds: float,
+        iceberg: str | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._options = options
         self._table = place_of(table)
@@ -47,6 +58,8 @@ class Archiver:
         self._commits_left = 0
         """Until the next look at the files."""
         self._vacuumed_at: float | None = None
+        self._registered_at: float | None = None
+        self._iceberg = _iceberg_table(iceberg, self._table) if iceberg is not None else None
 
     @property
     def is_standby(self) -> bool:
@@ -101,10 +114,25 @@ class Archiver:
         if done.removed:
             self._commits_left = 1  # there may be more to do, after the next commit
         elif self._vacuumed_at is None or now - self._vacuumed_at >= VACUUM_SECONDS:
+            if self._iceberg is not None:
+                self._iceberg.register()  # or it might need what is removed
+                self._iceberg.vacuum()
             self._vacuumed_at = now
             vacuum(self._table)
         pa.default_memory_pool().release_unused()
         return done
+
+    def register(self) -> int:
+        """Give the table of Iceberg what the archive has now, at most once in `REGISTER_SECONDS`; returns how many
+        files were added and removed. Raises ArchiveError.
+        """
+        now = time.monotonic()
+        if self._iceberg is None or self.is_standby or self._version() < 0:
+            return 0
+        if self._registered_at is not None and now - self._registered_at < REGISTER_SECONDS:
+            return 0
+        self._registered_at = now
+        return self._iceberg.register()
 
     def behind(self) -> Behind:
         """What nodes have now that the table does not have. Raises as `run.archive`."""
@@ -137,6 +165,13 @@ class Archiver:
         """-1 where there is no table."""
         found: int = DeltaTable(self._table).version() if DeltaTable.is_deltatable(self._table) else -1
         return found
+
+
+def _iceberg_table(name: str, table: str) -> "IcebergTable":
+    """pyiceberg is of an extra of its own."""
+    from qmq.spark.archive.iceberg import IcebergTable
+
+    return IcebergTable(name, table)
 
 
 def standing(options: Options, table: str) -> dict[str, Any]:

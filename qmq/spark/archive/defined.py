@@ -5,7 +5,7 @@ What opens the table, such as keys of an object store, is no part of the definit
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from qmq.errors import NotConnected, Refused
 from qmq.spark.archive.table import ArchiveError
@@ -16,6 +16,14 @@ LOOK_SECONDS: Final = 60.0
 """Between two looks at whether it has changed."""
 
 
+class Found(NamedTuple):
+    """A table, what it is to have, and its name in a catalog of Iceberg."""
+
+    table: str
+    options: Options
+    iceberg: str | None
+
+
 class DefinedArchive:
     """The definition with the name of `options`, which say where the nodes are."""
 
@@ -24,8 +32,8 @@ class DefinedArchive:
         self._value: Mapping[str, Any] = {}
         self._looked_at = float("-inf")
 
-    def find(self) -> tuple[str, Options]:
-        """The table, and the options with its destinations.
+    def find(self) -> Found:
+        """What the mesh says now.
 
         Raises NotConnected or Refused, and ArchiveError when the mesh has no archive of this name.
         """
@@ -36,7 +44,7 @@ class DefinedArchive:
         self._value = found
         destinations = found.get("destinations")
         chosen = None if destinations is None else frozenset(destinations)
-        return str(found["table"]), replace(self._options, destinations=chosen)
+        return Found(str(found["table"]), replace(self._options, destinations=chosen), found.get("iceberg"))
 
     def has_changed(self, now: float) -> bool:
         """Whether another definition has this name now, or none. Looks at most once in `LOOK_SECONDS`; False if no node

@@ -11,14 +11,14 @@ from tests.spark.rig import A, split
 ALL = {"archive": {"table": "/data/all"}}
 
 
-def test_the_definition_says_table_and_destinations() -> None:
-    orders = {"table": "/data/orders", "destinations": ["/queue/orders"]}
+def test_the_definition_says_table_destinations_and_iceberg() -> None:
+    orders = {"table": "/data/orders", "destinations": ["/queue/orders"], "iceberg": "lake.qmq.orders"}
     node = JournalNode(split(A, 1, 10, 5), archives={**ALL, "orders": orders})
 
-    table, options = DefinedArchive(asked(node, name="archive")).find()
-    assert (table, options.destinations) == ("/data/all", None)
-    table, options = DefinedArchive(asked(node, name="orders")).find()
-    assert (table, options.destinations) == ("/data/orders", {"/queue/orders"})
+    table, options, iceberg = DefinedArchive(asked(node, name="archive")).find()
+    assert (table, options.destinations, iceberg) == ("/data/all", None, None)
+    table, options, iceberg = DefinedArchive(asked(node, name="orders")).find()
+    assert (table, options.destinations, iceberg) == ("/data/orders", {"/queue/orders"}, "lake.qmq.orders")
 
 
 def test_a_look_at_the_definition_reports_nothing_of_a_reader() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 from qmq.spark.archive.table import ArchiveError, open_table
 from tests.spark.kills import KILLS, PATIENCE_SECONDS, TEST_SECONDS_MAX, Driver, moments
@@ -26,13 +27,24 @@ def archived(table: Path) -> list[tuple[str, int, str, bytes]]:
     return sorted((row["origin"], row["sequence"], row["destination"], row["body"]) for row in rows)
 
 
+def registered(home: Path) -> list[tuple[str, int, str, bytes]]:
+    """The same of the table of Iceberg."""
+    table = SqlCatalog("lake", uri=f"sqlite:///{home}/catalog.db").load_table("qmq.messages")
+    rows = table.scan().to_arrow().to_pylist()
+    return sorted((row["origin"], row["sequence"], row["destination"], row["body"]) for row in rows)
+
+
 def command(mesh: Cluster, table: Path, *more: str) -> Sequence[str]:
     servers = ",".join("{}:{}".format(*mesh.address(name)) for name in mesh.names)
-    return ["-m", "qmq", "archive", str(table), "--servers", servers, "--every", "1", *more]
+    iceberg = ["--iceberg", "lake.qmq.messages"]
+    return ["-m", "qmq", "archive", str(table), "--servers", servers, "--every", "1", *iceberg, *more]
 
 
 @pytest.mark.timeout(TEST_SECONDS_MAX)
-def test_two_archivers_that_are_killed_add_each_message_once(mesh: Cluster, tmp_path: Path) -> None:
+def test_two_archivers_that_are_killed_add_each_message_once(
+    mesh: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path}/catalog.db")
     table, log = tmp_path / "table", tmp_path / "log"
     publishers = [publisher(mesh, name, ORDERS) for name in mesh.names] + [publisher(mesh, "b", JOBS)]
     for worker in publishers:
@@ -67,6 +79,7 @@ def test_two_archivers_that_are_killed_add_each_message_once(mesh: Cluster, tmp_
         version = DeltaTable(table).version()
         driver.finish()
     assert archived(table) == wanted and DeltaTable(table).version() >= version
+    assert registered(tmp_path) == wanted
 
 
 @pytest.mark.timeout(TEST_SECONDS_MAX)
