@@ -18,7 +18,10 @@ PARTS_MAX = 8
 MEMBERS_MAX = 12
 
 VALUES = {"BaseModel", "Enum", "IntEnum", "IntFlag", "NamedTuple", "StrEnum", "Struct", "TypedDict"}
-"""What inherits from these is a value, as is every dataclass."""
+"""What inherits from these is a value, as is a dataclass that compares by what it has."""
+
+PART = "@dataclass(eq=False, repr=False)"
+"""Of a part whose fields are the parameters of its constructor."""
 
 SEVERAL_IMPLEMENTATIONS = {"Disk", "Catalog", "QueueStore", "Environment", "Encoder", "Dialogue"}
 
@@ -35,8 +38,25 @@ class Class:
     methods: frozenset[str]
 
     @property
-    def is_dataclass(self) -> bool:
-        return any("dataclass" in ast.unparse(one) for one in self.node.decorator_list)
+    def is_value(self) -> bool:
+        return any("dataclass" in ast.unparse(one) for one in self.node.decorator_list) and not self.is_part
+
+    @property
+    def is_part(self) -> bool:
+        return any(f"@{ast.unparse(one)}" == PART for one in self.node.decorator_list)
+
+    @property
+    def parameters(self) -> list[ast.expr]:
+        """The types of those of its constructor."""
+        if self.is_part:
+            return [one.annotation for one in self.node.body if isinstance(one, ast.AnnAssign)]
+        return [
+            one.annotation
+            for function in self.node.body
+            if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+            for one in (*function.args.args, *function.args.kwonlyargs)
+            if one.annotation is not None
+        ]
 
 
 @dataclass
@@ -61,7 +81,7 @@ class Source:
         return {base for above in self.line_of(one) for base in above.bases}
 
     def is_value(self, one: Class) -> bool:
-        return any(above.is_dataclass for above in self.line_of(one)) or bool(self.names_above(one) & VALUES)
+        return any(above.is_value for above in self.line_of(one)) or bool(self.names_above(one) & VALUES)
 
     def all(self) -> Iterator[Class]:
         for group in self.classes.values():
@@ -95,11 +115,12 @@ def _class(module: str, node: ast.ClassDef) -> Class:
     declared = {
         one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
     }
+    is_part = any(f"@{ast.unparse(one)}" == PART for one in node.decorator_list)
     return Class(
         module,
         node,
         tuple(_name(base) for base in node.bases),
-        frozenset(attributes),
+        frozenset(attributes | declared if is_part else attributes),
         frozenset(declared | {one.name for one in functions}),
         frozenset(one.name for one in functions if not one.decorator_list),
     )
@@ -134,22 +155,14 @@ def parts_of_constructors() -> dict[str, int]:
     """Parameters whose type is a class of the package that is no value, or a callback."""
     known = source()
     parts = {one.node.name for one in known.all() if not known.is_value(one)} | {"Callable"}
-    found: dict[str, int] = {}
-    for one in known.all():
-        for function in one.node.body:
-            if not isinstance(function, ast.FunctionDef) or function.name != "__init__":
-                continue
-            arguments = function.args.args + function.args.kwonlyargs
-            count = sum(
-                not parts.isdisjoint(
-                    _name(inner) for inner in ast.walk(argument.annotation) if isinstance(inner, ast.expr)
-                )
-                for argument in arguments
-                if argument.annotation is not None
-            )
-            if count > PARTS_MAX:
-                found[one.node.name] = count
-    return found
+    counted = {
+        one.node.name: sum(
+            not parts.isdisjoint(_name(inner) for inner in ast.walk(kind) if isinstance(inner, ast.expr))
+            for kind in one.parameters
+        )
+        for one in known.all()
+    }
+    return {name: count for name, count in counted.items() if count > PARTS_MAX}
 
 
 def members_of_protocols() -> dict[str, int]:

@@ -13,6 +13,7 @@ this node; with `quorum:true` when a majority has it, or after some seconds with
 everything is checked and nothing changes.
 """
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import argon2
@@ -45,22 +46,15 @@ ENDING_KEY: Final = "exclusive_to_connection"
 """Of a queue that ends with a connection."""
 
 
+@dataclass(eq=False, repr=False)
 class DefinitionVerbs:
     """Responds to them."""
 
-    def __init__(
-        self,
-        node: Configured,
-        environment: Environment,
-        definitions: LiveDefinitions,
-        left_behind: LeftBehind,
-        system: SystemTopics,
-    ) -> None:
-        self._node = node
-        self._environment = environment
-        self._definitions = definitions
-        self._left_behind = left_behind
-        self._system = system
+    _node: Configured
+    _environment: Environment
+    _definitions: LiveDefinitions
+    _left_behind: LeftBehind
+    _system: SystemTopics
 
     async def respond(self, asked: VerbRequest[Verb]) -> ControlResponse:
         """The response to a request. Raises Refused; then nothing has changed anywhere.

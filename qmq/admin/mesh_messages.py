@@ -6,6 +6,7 @@ peer may take as long as `FIND_SECONDS`, because it may have to search its journ
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 import msgspec
@@ -82,24 +83,16 @@ class MessageCall(PeerCall[Facts], frozen=True):
             raise ValueError("a message has one row")
 
 
+@dataclass(eq=False, repr=False)
 class MessageVerbs:
     """Responds to them, and to the requests of peers."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        rpc: PeerRpc,
-        messages: Messages,
-        access: Access,
-        declared_queues: DeclaredQueues,
-        queue_lifetimes: QueueLifetimes,
-    ) -> None:
-        self._broker = broker
-        self._rpc = rpc
-        self._messages = messages
-        self._access = access
-        self._declared_queues = declared_queues
-        self._queue_lifetimes = queue_lifetimes
+    _broker: Broker
+    _rpc: PeerRpc
+    _messages: Messages
+    _access: Access
+    _declared_queues: DeclaredQueues
+    _queue_lifetimes: QueueLifetimes
 
     async def peek(self, asked: VerbRequest[Peek]) -> Facts:
         """A page of the messages of a destination. Memory-only ones of all nodes come first."""

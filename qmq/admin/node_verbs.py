@@ -1,5 +1,6 @@
 """The verbs about a node as a whole: its status, the policies that apply, its drain, and its retirement."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import trio
@@ -30,28 +31,18 @@ LAST_CONNECTIONS_SECONDS = 10.0
 """For the last connections to close, after the time in which clients may finish."""
 
 
+@dataclass(eq=False, repr=False)
 class NodeVerbs:
     """Responds to them."""
 
-    def __init__(
-        self,
-        node: Configured,
-        access: Access,
-        status: NodeStatus,
-        decommission: Decommission,
-        definitions: LiveDefinitions,
-        declared_queues: DeclaredQueues,
-        draining: Draining,
-        rpc: PeerRpc,
-    ) -> None:
-        self._node = node
-        self._access = access
-        self._status = status
-        self._decommission = decommission
-        self._definitions = definitions
-        self._declared_queues = declared_queues
-        self._draining = draining
-        self._rpc = rpc
+    _node: Configured
+    _access: Access
+    _status: NodeStatus
+    _decommission: Decommission
+    _definitions: LiveDefinitions
+    _declared_queues: DeclaredQueues
+    _draining: Draining
+    _rpc: PeerRpc
 
     async def status(self, asked: VerbRequest[Status]) -> ControlResponse:
         """The status of this node. A client without the right for it gets the names of node and software. If its header

@@ -1,6 +1,7 @@
 """The verbs about queues, and about what else is declared and deleted: bulk jobs, pauses, deletions, declarations."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -83,24 +84,16 @@ class BulkVerbs:
         return facts
 
 
+@dataclass(eq=False, repr=False)
 class QueueVerbs:
     """Pause, resume, delete and declare."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        paused_queues: PausedQueues,
-        deletion: DestinationDeletion,
-        declarations: DeclareRequests,
-        routing: RoutingRequests,
-        message_verbs: MessageVerbs,
-    ) -> None:
-        self._broker = broker
-        self._paused_queues = paused_queues
-        self._deletion = deletion
-        self._declarations = declarations
-        self._routing = routing
-        self._message_verbs = message_verbs
+    _broker: Broker
+    _paused_queues: PausedQueues
+    _deletion: DestinationDeletion
+    _declarations: DeclareRequests
+    _routing: RoutingRequests
+    _message_verbs: MessageVerbs
 
     async def pause_or_resume(self, asked: VerbRequest[queues.PauseQueue | queues.ResumeQueue]) -> Facts:
         """Pause or resume parts of a queue, on all nodes."""

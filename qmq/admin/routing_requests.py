@@ -14,6 +14,7 @@ with `quorum:false`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from qmq.access.rights import Rights
@@ -37,22 +38,15 @@ from qmq.verbs.table import needs_of
 from qmq.verbs.verb import Effect, Verb, VerbRequest
 
 
+@dataclass(eq=False, repr=False)
 class RoutingRequests:
     """Responds to them. `rights_of`: the rights of a client now."""
 
-    def __init__(
-        self,
-        definitions: LiveDefinitions,
-        declared: DeclaredQueues,
-        exclusive: ExclusiveQueues,
-        routing: RoutingDefinitions,
-        rights_of: Callable[[Principal | None], Rights],
-    ) -> None:
-        self._definitions = definitions
-        self._declared = declared
-        self._exclusive = exclusive
-        self._routing = routing
-        self._rights_of = rights_of
+    _definitions: LiveDefinitions
+    _declared: DeclaredQueues
+    _exclusive: ExclusiveQueues
+    _routing: RoutingDefinitions
+    _rights_of: Callable[[Principal | None], Rights]
 
     async def declare_exchange(self, asked: VerbRequest[Declare]) -> Facts:
         """Declare an exchange. To declare it again as it is changes nothing; with other values it is refused."""

@@ -13,6 +13,7 @@ Links follow the journal by `committed_end`: what is durable here is what they r
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -66,34 +67,27 @@ class PeerDeliveries(Protocol):
     def after_commit(self, out: Outcome) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class CommitPath:
     """From a decision to all parts that it concerns; see `Committing` in the contexts."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        environment: Environment,
-        commits: Commits,
-        pager: QueuePager,
-        checkpoints: Checkpoints,
-        deadlines: DeadlineTimer,
-        recent_settles: RecentSettles,
-    ) -> None:
-        self._broker = broker
-        self._environment = environment
-        self._commits = commits
-        self._journal = commits.journal
-        self._pager = pager
-        self._checkpoints = checkpoints
-        self._deadlines = deadlines
-        self._recent_settles = recent_settles
+    _broker: Broker
+    _environment: Environment
+    _commits: Commits
+    _pager: QueuePager
+    _checkpoints: Checkpoints
+    _deadlines: DeadlineTimer
+    _recent_settles: RecentSettles
+
+    def __post_init__(self) -> None:
+        self._journal = self._commits.journal
         self._clients: Deliveries | None = None
         self._peers: PeerDeliveries | None = None
         self._guards: list[Callable[[], None]] = []
         self._followers: list[Follower] = []
         self._watched: Callable[[list[Subscription]], None] | None = None
         self._deleted: Callable[[list[Deletion]], None] | None = None
-        self.received: Vector = commits.journal.vector()
+        self.received: Vector = self._commits.journal.vector()
         """The vector that this node has taken, durable or not."""
 
     def deliver_to(self, clients: Deliveries) -> None:

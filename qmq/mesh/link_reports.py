@@ -5,6 +5,7 @@ by `follow`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import trio
 
@@ -25,28 +26,20 @@ from qmq.replication.protocol.frames import PeerRequest
 Follower = Callable[[], None]
 
 
+@dataclass(eq=False, repr=False)
 class LinkReports:
     """Also what status and settings ask about links."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        mesh: Mesh,
-        members: LiveMembership,
-        rpc: PeerRpc,
-        catch_up: CatchUp,
-        start_hold: StartHold,
-        receipts: Receipts,
-        rules: Rules,
-    ) -> None:
-        self._engine = engine
-        self._mesh = mesh
-        self._members = members
-        self._rpc = rpc
-        self._catch_up = catch_up
-        self._start_hold = start_hold
-        self._receipts = receipts
-        self._rules = rules
+    _engine: EngineParts
+    _mesh: Mesh
+    _members: LiveMembership
+    _rpc: PeerRpc
+    _catch_up: CatchUp
+    _start_hold: StartHold
+    _receipts: Receipts
+    _rules: Rules
+
+    def __post_init__(self) -> None:
         self._links: list[Follower] = []
         self._caught_up: list[Callable[[str], None]] = []
         self._durable: list[Follower] = []

@@ -18,6 +18,7 @@ the next moments, because there may be a hundred thousand of them:
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qmq.config import NodeSettings, PeersFile
@@ -36,26 +37,21 @@ Read = Callable[[], tuple[NodeSettings, PeersFile | None]]
 log = logging.getLogger("qmq.reload")
 
 
+@dataclass(eq=False, repr=False)
 class Reloader:
     """The reaction of a process to SIGHUP. One `reload` at a time.
 
     `settings` and `peers` are what was read last; `fit` cuts settings down to what the system allows.
     """
 
-    def __init__(
-        self,
-        node: "Node",
-        settings: NodeSettings,
-        peers: PeersFile | None,
-        read: Read,
-        fit: Callable[[NodeSettings], NodeSettings] = lambda settings: settings,
-    ) -> None:
-        self._node = node
-        self._settings = settings
-        self._peers = peers
-        self._read = read
-        self._fit = fit
-        self._refused = ConditionGroup(node, "reload")
+    _node: "Node"
+    _settings: NodeSettings
+    _peers: PeersFile | None
+    _read: Read
+    _fit: Callable[[NodeSettings], NodeSettings] = lambda settings: settings
+
+    def __post_init__(self) -> None:
+        self._refused = ConditionGroup(self._node, "reload")
 
     async def reload(self) -> bool:
         """Read the files again and apply them; log what changed, or why nothing did. False when it was refused."""

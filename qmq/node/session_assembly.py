@@ -107,25 +107,20 @@ def _delivery(
     beats: Heartbeats,
 ) -> tuple[FanoutSubscribers, JournalReads, Browsing, Dispatcher]:
     """What passes effects to clients and links; see `qmq.sessions.delivery`."""
-    broker, store, environment, tail = engine.broker, engine.store, engine.environment, engine.tail
+    broker, store = engine.broker, engine.store
     limits, membership = node.settings.limits, mesh.members.membership
     fanout_subscribers = FanoutSubscribers(
-        broker,
-        store,
-        environment,
-        tail,
+        engine,
         buffers,
         node,
         sessions,
         # Readers put into outboxes beside the passes of the dispatcher.
-        flush=lambda: dispatcher.flush(),
-        buffer_bytes=limits.subscriber_buffer_bytes_default,
+        lambda: dispatcher.flush(),
+        limits.subscriber_buffer_bytes_default,
     )
     readers = JournalReaders(store.journal, sessions, of_mesh.archives, beats, ConditionGroup(node, BEHIND))
-    journal_reads = JournalReads(broker, store, environment, tail, node, sessions, of_mesh.archives, readers)
-    browsing = Browsing(
-        broker, store, environment, tail, engine.checkpoints, node, sessions, peer_names=lambda: membership.peers
-    )
+    journal_reads = JournalReads(engine, node, sessions, of_mesh.archives, readers)
+    browsing = Browsing(engine, node, sessions, lambda: membership.peers)
 
     def serve_apart(subscription: Subscription) -> None:
         (journal_reads if subscription.destination == JOURNAL else browsing).begin(subscription)

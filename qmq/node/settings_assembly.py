@@ -64,7 +64,7 @@ def settings_parts(
         engine.store.recovered.definitions,
         pending,
         # A change asks the peers, and what they say is merged into the definitions.
-        knows_latest=lambda keys: sync.knows_latest(keys),
+        lambda keys: sync.knows_latest(keys),
     )
     sync: DefinitionSync = DefinitionSync(engine, mesh, membership, rpc, node, definitions, late_peers)
     user_limits = LimitDefinitions(definitions, groups_of)
@@ -77,7 +77,7 @@ def settings_parts(
         definitions,
         table,
         # What a user holds is the queues that it has declared.
-        check_room=lambda user: holdings.check_room(user),
+        lambda user: holdings.check_room(user),
     )
     holdings: Holdings = Holdings(engine, node, declared, user_limits)
     exclusive = ExclusiveQueues(broker, mesh, membership, node, definitions, declared)

@@ -4,6 +4,7 @@ A queue and its binding are one change: after a crash both are there, or neither
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from qmq.config.destinations.declared import DECLARED_BY
 from qmq.definitions.definition import Key
@@ -15,22 +16,16 @@ from qmq.settings.definitions.queue_lifetimes import QueueLifetimes
 from qmq.settings.routing.definitions import BINDING
 
 
+@dataclass(eq=False, repr=False)
 class BoundQueues:
     """Changes them for the sessions of one node. `delete_queue` deletes a queue of a user on all nodes, its messages
     and what is defined of it, also with consumers; it raises Refused.
     """
 
-    def __init__(
-        self,
-        definitions: LiveDefinitions,
-        declared: DeclaredQueues,
-        lifetimes: QueueLifetimes,
-        delete_queue: Callable[[str, str | None], Awaitable[object]],
-    ) -> None:
-        self._definitions = definitions
-        self._declared = declared
-        self._lifetimes = lifetimes
-        self._delete_queue = delete_queue
+    _definitions: LiveDefinitions
+    _declared: DeclaredQueues
+    _lifetimes: QueueLifetimes
+    _delete_queue: Callable[[str, str | None], Awaitable[object]]
 
     async def declare(self, bound: BoundQueue, user: str | None) -> None:
         """Declare the queue, unless it is declared, and bind it. Durable here on return. Raises Refused."""

@@ -5,6 +5,7 @@ The loop of a client waits for the response (`qmq.sessions.frame_loop`), and dec
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -49,24 +50,17 @@ class Respond(Protocol):
         """Respond to a control request of `principal` at `address`, in `session`. Raises Refused. May take minutes."""
 
 
+@dataclass(eq=False, repr=False)
 class ClientRequests:
     """Of one node, for all its clients. `do` responds to a verb whose options are read (`qmq.admin.verbs`), and
     `find_queue` returns what all nodes say of a queue that any of them has.
     """
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        respond: Respond,
-        do: Callable[[VerbRequest[Verb]], Awaitable[Facts]],
-        find_queue: Callable[[str], Awaitable[Facts | None]],
-        bound_queues: BoundQueues,
-    ) -> None:
-        self._engine = engine
-        self._respond = respond
-        self._do = do
-        self._find_queue = find_queue
-        self._bound_queues = bound_queues
+    _engine: EngineParts
+    _respond: Respond
+    _do: Callable[[VerbRequest[Verb]], Awaitable[Facts]]
+    _find_queue: Callable[[str], Awaitable[Facts | None]]
+    _bound_queues: BoundQueues
 
     async def control(
         self, session: ClientSession, headers: Mapping[str, str], body: bytes

@@ -1,6 +1,7 @@
 """What follows on this node from changed policies and limits: rules are made again, and existing queues follow them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from qmq.config import NodeSettings
@@ -13,28 +14,18 @@ from qmq.settings.limits.usage import ClientUsages
 from qmq.settings.policies import Policies, broker_limits, follow_rules
 
 
+@dataclass(eq=False, repr=False)
 class DefinitionEffects:
     """One method for each kind of change. None of them waits. `use` lets settings apply from now on."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        node: NodeBasics,
-        policies: Policies,
-        rules: Rules,
-        schemas: SchemaDefinitions,
-        holdings: Holdings,
-        usages: ClientUsages,
-        use: Callable[[NodeSettings], None],
-    ) -> None:
-        self._engine = engine
-        self._node = node
-        self._policies = policies
-        self._rules = rules
-        self._schemas = schemas
-        self._holdings = holdings
-        self._usages = usages
-        self._use = use
+    _engine: EngineParts
+    _node: NodeBasics
+    _policies: Policies
+    _rules: Rules
+    _schemas: SchemaDefinitions
+    _holdings: Holdings
+    _usages: ClientUsages
+    _use: Callable[[NodeSettings], None]
 
     def policies_changed(self, settings: NodeSettings) -> None:
         """`settings` have the policies that count from now on, and existing queues follow."""

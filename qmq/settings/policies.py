@@ -1,7 +1,7 @@
 """Turn the operator's settings into rules of broker and gateways: seconds become µs, omitted values get defaults."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from qmq.broker.messages.limits import BrokerLimits
@@ -41,23 +41,18 @@ async def follow_rules(queues: Queues) -> None:
         queues.rules_changed(part)
 
 
+@dataclass(eq=False, repr=False)
 class Policies:
     """The settings of one node for each destination; a reload takes effect with the next call."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        node: NodeBasics,
-        declared: DeclaredQueues,
-        paused: PausedQueues,
-        holdings: Holdings,
-    ) -> None:
-        self._membership = membership
-        self._node = node
-        self._declared = declared
-        self._paused = paused
-        self._holdings = holdings
-        self._has_disk = node.settings.directory is not None
+    _membership: Membership
+    _node: NodeBasics
+    _declared: DeclaredQueues
+    _paused: PausedQueues
+    _holdings: Holdings
+
+    def __post_init__(self) -> None:
+        self._has_disk = self._node.settings.directory is not None
         # Pattern of a policy → the policy and the limits, and the rules made from them.
         self._rules: dict[str, tuple[DestinationPolicy, LimitSettings, QueueRules]] = {}
 

@@ -14,6 +14,7 @@ about held messages. A node that cannot be reached has no lease any more after `
 """
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Annotated, ClassVar, Protocol
@@ -92,28 +93,20 @@ class HeldCall(PeerCall[HeldReply], frozen=True):
     holds: Node
 
 
+@dataclass(eq=False, repr=False)
 class QueueAdoption:
     """One task for as long as the node runs; it sleeps for ever if no node was retired."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        mesh: Mesh,
-        membership: Membership,
-        rpc: PeerRpc,
-        takeover: Takeover,
-        seals: Seals,
-        deletions: CoveringDeletions,
-        settings: MeshSettings,
-    ) -> None:
-        self._engine = engine
-        self._mesh = mesh
-        self._membership = membership
-        self._rpc = rpc
-        self._takeover = takeover
-        self._seals = seals
-        self._deletions = deletions
-        self._settings = settings
+    _engine: EngineParts
+    _mesh: Mesh
+    _membership: Membership
+    _rpc: PeerRpc
+    _takeover: Takeover
+    _seals: Seals
+    _deletions: CoveringDeletions
+    _settings: MeshSettings
+
+    def __post_init__(self) -> None:
         self._since: dict[str, float] = {}
         self._waker = Waker()
         self.adopted = 0

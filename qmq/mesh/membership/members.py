@@ -12,7 +12,7 @@ synced. In each case promises may be lost, so the node becomes a learner again.
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -105,32 +105,25 @@ class MembershipFollower(Protocol):
     def members_changed(self) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class LiveMembership:
     """`membership`, of `membership_at_start`, is live: links and receipts read it."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        node: NodeBasics,
-        mesh: Mesh,
-        membership: Membership,
-        peers: PeersFile | None,
-        seals: Seals,
-        stop: Callable[[], None],
-    ) -> None:
-        catalog = engine.store.catalog
+    _engine: EngineParts
+    _node: NodeBasics
+    _mesh: Mesh
+    membership: Membership
+    _peers: PeersFile | None
+    _seals: Seals
+    _stop: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        catalog = self._engine.store.catalog
         facts = catalog.facts()
-        self._engine = engine
-        self._node = node
-        self._mesh = mesh
-        self._peers = peers
-        self._seals = seals
-        self._stop = stop
         self._followers: list[MembershipFollower] = []
-        self.membership = membership
-        self._learning = ConditionGroup(node, "new-disk")
-        self._replaced = ConditionGroup(node, "new-disk")
-        self._restored = ConditionGroup(node, "old-disk")
+        self._learning = ConditionGroup(self._node, "new-disk")
+        self._replaced = ConditionGroup(self._node, "new-disk")
+        self._restored = ConditionGroup(self._node, "old-disk")
         self._new_disks: dict[str, str] = {}
         """Peer → the text of its condition."""
         self._disks = disks_of(facts)
@@ -138,12 +131,12 @@ class LiveMembership:
         """Incarnations of this node on this directory. No other node can have had more of them than this directory had
         when it opened.
         """
-        self._had = {**dict.fromkeys(self._incarnations, 0), **engine.store.journal.vector()}
+        self._had = {**dict.fromkeys(self._incarnations, 0), **self._engine.store.journal.vector()}
         self._linked: frozenset[str] = frozenset()
         self._unlinked_at: dict[str, float] = {}
         self._began = math.inf
         self._forced_until: dict[str, float] = {}
-        self._unconfirmed = ConditionGroup(node, UNCONFIRMED)
+        self._unconfirmed = ConditionGroup(self._node, UNCONFIRMED)
         self.retired_because = ""
         """Why this node is retired, so that it stops; "": it is not."""
         self._refused_by: set[str] = set()

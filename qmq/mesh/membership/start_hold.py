@@ -7,6 +7,7 @@ be with another consumer. Peers that are down must not keep a queue paused. A pe
 longer than a dial takes. A peer with a link is waited for as long as in a takeover.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -24,24 +25,18 @@ SPARE_SECONDS: Final = 4.0
 """Beyond `redial_seconds_max`: a dial, a handshake and a first frame on a busy machine."""
 
 
+@dataclass(eq=False, repr=False)
 class StartHold:
     """`is_over` stays true once set, in this incarnation."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        mesh: Mesh,
-        membership: Membership,
-        takeover: Takeover,
-        catch_up: CatchUp,
-        settings: MeshSettings,
-    ) -> None:
-        self._broker = broker
-        self._mesh = mesh
-        self._membership = membership
-        self._takeover = takeover
-        self._catch_up = catch_up
-        self._settings = settings
+    _broker: Broker
+    _mesh: Mesh
+    _membership: Membership
+    _takeover: Takeover
+    _catch_up: CatchUp
+    _settings: MeshSettings
+
+    def __post_init__(self) -> None:
         self.is_over = False
         self._reported: set[str] = set()
         # Peer → the time of its first link to this node.

@@ -5,6 +5,7 @@ A vote is sent once it is durable. A hand-off is confirmed once all that was set
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from qmq.broker.consumers.outcome import Outcome
@@ -40,24 +41,16 @@ from qmq.storage.format.term_record import pack_term
 log = logging.getLogger("qmq.takeover")
 
 
+@dataclass(eq=False, repr=False)
 class TakeoverEffects:
     """Carries out what `elections` decides. `wake` causes a poll soon."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        node: NodeBasics,
-        mesh: Mesh,
-        elections: Elections,
-        sync: TakeoverSync,
-        wake: Callable[[], None],
-    ) -> None:
-        self._engine = engine
-        self._node = node
-        self._mesh = mesh
-        self._elections = elections
-        self._sync = sync
-        self._wake = wake
+    _engine: EngineParts
+    _node: NodeBasics
+    _mesh: Mesh
+    _elections: Elections
+    _sync: TakeoverSync
+    _wake: Callable[[], None]
 
     def carry_out(self, effects: Iterable[ElectionEffect], out: Outcome) -> None:
         """Carry out what was decided; records go to `out`."""

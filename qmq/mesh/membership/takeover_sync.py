@@ -11,6 +11,7 @@ at that report, not before: until then they count as being with that peer.
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -59,26 +60,20 @@ class TermHolder(Protocol):
     def wake(self) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class TakeoverSync:
     """The syncs by owner. Each ends with `Takeover.has_begun`, or with `Takeover.could_not_begin`."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        node: NodeBasics,
-        mesh: Mesh,
-        membership: Membership,
-        seals: Seals,
-        takeover: TermHolder,
-        takeover_after_seconds: float,
-    ) -> None:
-        self._engine = engine
-        self._node = node
-        self._mesh = mesh
-        self._membership = membership
-        self._seals = seals
+    _engine: EngineParts
+    _node: NodeBasics
+    _mesh: Mesh
+    _membership: Membership
+    _seals: Seals
+    _takeover: TermHolder
+    takeover_after_seconds: InitVar[float]
+
+    def __post_init__(self, takeover_after_seconds: float) -> None:
         self._followers: list[Callable[[], None]] = []
-        self._takeover = takeover
         self._after = takeover_after_seconds
         self._syncs: dict[str, OwnerSync] = {}
 

@@ -11,6 +11,7 @@ requests of one peer are handled at once. Others are ignored, and the peer's req
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,20 +38,16 @@ R = TypeVar("R")
 log = logging.getLogger("qmq.peer_rpc")
 
 
+@dataclass(eq=False, repr=False)
 class PeerRpc:
     """Both sides. `table_of` says what this node answers of each kind; its functions get `context()`."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        spawn: Callable[[Callable[[], object]], None],
-        table_of: Callable[[str], CallTable[Any] | None],
-        context: Callable[[], object],
-    ) -> None:
-        self._mesh = mesh
-        self._spawn = spawn
-        self._table_of = table_of
-        self._context = context
+    _mesh: Mesh
+    _spawn: Callable[[Callable[[], object]], None]
+    _table_of: Callable[[str], CallTable[Any] | None]
+    _context: Callable[[], object]
+
+    def __post_init__(self) -> None:
         self._turns = trio.CapacityLimiter(REQUESTS_AT_ONCE)
         self._asked: dict[int, _Asked] = {}
         self._answering: Counter[Origin] = Counter()

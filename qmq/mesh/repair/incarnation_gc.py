@@ -11,6 +11,7 @@ have released. Decisions are recorded, so a node that stops in the middle contin
 """
 
 import logging
+from dataclasses import InitVar, dataclass
 
 import trio
 
@@ -36,24 +37,19 @@ SEALS_AT_ONCE = 100
 log = logging.getLogger("qmq.incarnation_gc")
 
 
+@dataclass(eq=False, repr=False)
 class IncarnationGc:
     """`seals` is live: other parts read it."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        tasks: Tasks,
-        mesh: Mesh,
-        rpc: PeerRpc,
-        seals: Seals,
-        quarantine: QuarantineRestore,
-    ) -> None:
-        self._engine = engine
+    _engine: EngineParts
+    tasks: InitVar[Tasks]
+    _mesh: Mesh
+    _rpc: PeerRpc
+    seals: Seals
+    _quarantine: QuarantineRestore
+
+    def __post_init__(self, tasks: Tasks) -> None:
         self._node = tasks
-        self._mesh = mesh
-        self._rpc = rpc
-        self.seals = seals
-        self._quarantine = quarantine
         self._waker = Waker()
 
     def seals_received(self, writer: str, seals: list[Seal]) -> None:

@@ -1,6 +1,7 @@
 """Consumers of one channel: basic.consume, basic.get, their prefetch, and their end."""
 
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -27,32 +28,25 @@ TAGS_MAX: Final = 1000
 CONSUME_OK: Final = b"\x00\x3c\x00\x15"
 
 
+@dataclass(eq=False, repr=False)
 class ChannelConsumers:
     """Those that are open. `pull` takes for basic.get, and ends those that are cancelled."""
 
-    def __init__(
-        self,
-        frames: ChannelFrames,
-        queues: QueueMethods,
-        lookup: Lookup,
-        pull: PullConsumer,
-        engine: EngineParts,
-        watchers: QueueWatchers,
-        lifetimes: QueueLifetimes,
-        spawn: Callable[[Callable[[], object]], None],
-    ) -> None:
-        self._frames = frames
-        self._owner = frames.owner
-        self.state = frames.state
-        self._queues = queues
-        self._lookup = lookup
-        self._pull = pull
+    _frames: ChannelFrames
+    _queues: QueueMethods
+    _lookup: Lookup
+    _pull: PullConsumer
+    engine: InitVar[EngineParts]
+    _watchers: QueueWatchers
+    _lifetimes: QueueLifetimes
+    _spawn: Callable[[Callable[[], object]], None]
+
+    def __post_init__(self, engine: EngineParts) -> None:
+        self._owner = self._frames.owner
+        self.state = self._frames.state
         self._broker = engine.broker
         self._environment = engine.environment
         self._path = engine.path
-        self._watchers = watchers
-        self._lifetimes = lifetimes
-        self._spawn = spawn
         self._getters: dict[str, Subscription] = {}
         """Queue → the subscription of its basic.get. It is released between two of them."""
         self._window: ConnectionPrefetch[Subscription] | None = None

@@ -5,6 +5,7 @@ read. A delivery that was taken back meanwhile needs no ack.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass
 from typing import Any, Final, Protocol
 
 import trio
@@ -85,25 +86,21 @@ class ChannelOwner(Protocol):
         """Wait until no answer of `channel` is due whose receipt begins with `kind`."""
 
 
+@dataclass(eq=False, repr=False)
 class ChannelFrames:
     """See the module's opening. `on_flushed` is called when everything that was collected is decided."""
 
-    def __init__(
-        self,
-        owner: ChannelOwner,
-        state: Channel,
-        loops: FrameLoops,
-        watchers: QueueWatchers,
-        on_flushed: Callable[[], object],
-    ) -> None:
-        self.owner = owner
-        self.state = state
-        self._watchers = watchers
-        self._on_flushed = on_flushed
-        session = owner.session
-        self.written = ChannelEncoder(owner.encoder, state, self._ignore, owner.blocking.refused)
-        assert owner.rights is not None
-        self.rights = owner.rights
+    owner: ChannelOwner
+    state: Channel
+    loops: InitVar[FrameLoops]
+    _watchers: QueueWatchers
+    _on_flushed: Callable[[], object]
+
+    def __post_init__(self, loops: FrameLoops) -> None:
+        session = self.owner.session
+        self.written = ChannelEncoder(self.owner.encoder, self.state, self._ignore, self.owner.blocking.refused)
+        assert self.owner.rights is not None
+        self.rights = self.owner.rights
         self.gateway = loops.gateway_of(session, self.written, self.rights, keep_open=True, stays=True)
         self._loop = loops.begin(session, self.gateway)
         self.pending: list[Command] = []

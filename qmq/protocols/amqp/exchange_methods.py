@@ -1,6 +1,7 @@
 """Methods of one channel about exchanges and bindings: each asks the node for a verb (docs/bindings.md)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from qmq.broker.routing.binding import Binding, read_binding
@@ -26,22 +27,18 @@ DELETED: Final = ("unknown-definition", "unknown-destination")
 """Why what another client has deleted cannot be deleted."""
 
 
+@dataclass(eq=False, repr=False)
 class ExchangeMethods:
     """These methods. Every one raises AmqpRefusal and Refused."""
 
-    def __init__(
-        self,
-        frames: ChannelFrames,
-        lookup: Lookup,
-        definitions: LiveDefinitions,
-        exclusive: ExclusiveQueues,
-    ) -> None:
-        self._frames = frames
-        self._owner = frames.owner
-        self._rights = frames.rights
-        self._lookup = lookup
-        self._definitions = definitions
-        self._exclusive = exclusive
+    _frames: ChannelFrames
+    _lookup: Lookup
+    _definitions: LiveDefinitions
+    _exclusive: ExclusiveQueues
+
+    def __post_init__(self) -> None:
+        self._owner = self._frames.owner
+        self._rights = self._frames.rights
 
     # Bindings
 

@@ -26,30 +26,23 @@ from qmq.settings.routing.definitions import VhostDefinitions
 from qmq.verbs.verb import NO_HEADERS, Verb
 
 
+@dataclass(eq=False, repr=False)
 class Lookup:
     """What exists, for all AMQP connections of one node. `row_of`: what all nodes say of a queue; None if none has it.
     `policy_of`: what applies to a queue now.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        declared: DeclaredQueues,
-        table: RoutingTable,
-        vhosts: VhostDefinitions,
-        sync: DefinitionSync,
-        row_of: Callable[[str], Awaitable[Facts | None]],
-        policy_of: Callable[[str], DestinationPolicy],
-    ) -> None:
-        self.node = broker.origin.node
-        self.table = table
+    _broker: Broker
+    _declared: DeclaredQueues
+    table: RoutingTable
+    _vhosts: VhostDefinitions
+    _sync: DefinitionSync
+    _row_of: Callable[[str], Awaitable[Facts | None]]
+    policy_of: Callable[[str], DestinationPolicy]
+
+    def __post_init__(self) -> None:
+        self.node = self._broker.origin.node
         self.questions = Questions()
-        self._broker = broker
-        self._declared = declared
-        self._vhosts = vhosts
-        self._sync = sync
-        self._row_of = row_of
-        self.policy_of = policy_of
 
     async def refresh(self) -> None:
         """Learn what clients of other nodes have declared a moment ago."""

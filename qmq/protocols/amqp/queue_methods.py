@@ -1,5 +1,6 @@
 """queue.declare, queue.delete and queue.purge of one channel: each asks the node for a verb (docs/definitions.md)."""
 
+from dataclasses import InitVar, dataclass
 from typing import Any, Final
 
 import trio
@@ -29,28 +30,23 @@ NAME_BITS: Final = 96
 DECLARE_OK: Final = b"\x00\x32\x00\x0b"
 
 
+@dataclass(eq=False, repr=False)
 class QueueMethods:
     """These methods. Every one raises AmqpRefusal and Refused."""
 
-    def __init__(
-        self,
-        frames: ChannelFrames,
-        engine: EngineParts,
-        lookup: Lookup,
-        declared: DeclaredQueues,
-        exclusive: ExclusiveQueues,
-        lifetimes: QueueLifetimes,
-    ) -> None:
-        self._frames = frames
-        self._owner = frames.owner
-        self._rights = frames.rights
-        self._state = frames.state
+    _frames: ChannelFrames
+    engine: InitVar[EngineParts]
+    _lookup: Lookup
+    _declared: DeclaredQueues
+    _exclusive: ExclusiveQueues
+    _lifetimes: QueueLifetimes
+
+    def __post_init__(self, engine: EngineParts) -> None:
+        self._owner = self._frames.owner
+        self._rights = self._frames.rights
+        self._state = self._frames.state
         self._broker = engine.broker
         self._environment = engine.environment
-        self._lookup = lookup
-        self._declared = declared
-        self._exclusive = exclusive
-        self._lifetimes = lifetimes
         self.deleted = trio.Event()
         """Set while this channel deletes no queue."""
         self.deleted.set()

@@ -1,6 +1,7 @@
 """The commands of a beanstalkd client that look at jobs, tubes and the server, and change nothing."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from qmq.access.rights import Rights
@@ -18,24 +19,16 @@ from qmq.protocols.beanstalk.part import BeanstalkPart
 from qmq.protocols.beanstalk.statistics import JobStatistics
 
 
+@dataclass(eq=False, repr=False)
 class Inspection:
     """What one client, whose session is `session_id`, may see."""
 
-    def __init__(
-        self,
-        part: BeanstalkPart,
-        statistics: JobStatistics,
-        rights: Rights,
-        rules: Rules,
-        session_id: int,
-        job_bytes_max: int,
-    ) -> None:
-        self._part = part
-        self._statistics = statistics
-        self._rights = rights
-        self._rules = rules
-        self._session_id = session_id
-        self._job_bytes_max = job_bytes_max
+    _part: BeanstalkPart
+    _statistics: JobStatistics
+    _rights: Rights
+    _rules: Rules
+    _session_id: int
+    _job_bytes_max: int
 
     def check(self, action: Action, destination: str) -> None:
         """Raises Refused for what the client may not do. That it may receive what a queue holds is refused, too, for a

@@ -9,6 +9,7 @@ what it has done already, or is doing.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -47,25 +48,20 @@ T = TypeVar("T")
 Act = Callable[[Message, Outcome], bool]
 
 
+@dataclass(eq=False, repr=False)
 class JobChanges:
     """Changes of the jobs that this node serves, and requests for those of its peers."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        mesh: Mesh,
-        rpc: PeerRpc,
-        finder: JobFinder,
-        run_bulk_job: Callable[[BulkJob], Awaitable[Facts]],
-        spawn: Callable[[Callable[[], object]], None],
-    ) -> None:
-        self._engine = engine
-        self._broker = engine.broker
-        self._environment = engine.environment
-        self._mesh = mesh
-        self._rpc = rpc
-        self._finder = finder
-        self._run_bulk_job = run_bulk_job
+    _engine: EngineParts
+    _mesh: Mesh
+    _rpc: PeerRpc
+    _finder: JobFinder
+    _run_bulk_job: Callable[[BulkJob], Awaitable[Facts]]
+    spawn: InitVar[Callable[[Callable[[], object]], None]]
+
+    def __post_init__(self, spawn: Callable[[Callable[[], object]], None]) -> None:
+        self._broker = self._engine.broker
+        self._environment = self._engine.environment
         self._numbers = 0
         self._of_peers = Once[int](spawn, REQUESTS_MAX)
 

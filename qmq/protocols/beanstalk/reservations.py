@@ -8,6 +8,7 @@ A reserved job is a delivery; it is valid until it is settled, comes back, or it
 
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -31,24 +32,18 @@ RESERVED_SPARE: Final = 64
 """Reservations that have ended and are still remembered, at least."""
 
 
+@dataclass(eq=False, repr=False)
 class Reservations:
     """Those of one connection. `subscribe` begins a subscription, and raises Refused."""
 
-    def __init__(
-        self,
-        part: BeanstalkPart,
-        broker: Broker,
-        environment: Environment,
-        session: int,
-        pull: PullConsumer,
-        subscribe: Callable[[Subscribe], Awaitable[None]],
-    ) -> None:
-        self._part = part
-        self._broker = broker
-        self._environment = environment
-        self._session = session
-        self._pull = pull
-        self._subscribe = subscribe
+    _part: BeanstalkPart
+    _broker: Broker
+    _environment: Environment
+    _session: int
+    _pull: PullConsumer
+    _subscribe: Callable[[Subscribe], Awaitable[None]]
+
+    def __post_init__(self) -> None:
         self._subscriptions: dict[str, Subscription] = {}
         """Tube → its subscription, once something was reserved of it."""
         self._reserved: dict[int, Delivery] = {}

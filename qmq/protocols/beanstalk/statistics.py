@@ -9,6 +9,7 @@ import platform
 import resource
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass
 from typing import Any, Final
 
 import trio
@@ -91,24 +92,20 @@ COMMANDS: Final = (
 COUNTED: Final = ("urgent", "ready", "reserved", "delayed", "buried")
 
 
+@dataclass(eq=False, repr=False)
 class JobStatistics:
     """What this node knows, and with its peers the mesh."""
 
-    def __init__(
-        self,
-        part: BeanstalkPart,
-        engine: EngineParts,
-        rpc: PeerRpc,
-        catalog: QueueCatalog,
-        identity: NodeIdentity,
-    ) -> None:
-        self._part = part
+    _part: BeanstalkPart
+    engine: InitVar[EngineParts]
+    _rpc: PeerRpc
+    _catalog: QueueCatalog
+    _identity: NodeIdentity
+
+    def __post_init__(self, engine: EngineParts) -> None:
         self._broker = engine.broker
         self._store = engine.store
         self._environment = engine.environment
-        self._rpc = rpc
-        self._catalog = catalog
-        self._identity = identity
 
     # In the mesh
 

@@ -6,7 +6,8 @@ is durable. Other calls ask a part of the node.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import trio
 
@@ -54,34 +55,27 @@ SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
 """Of WebSockets, as clients of STOMP offer them. The version is that of CONNECT, whatever was offered."""
 
 
+@dataclass(eq=False, repr=False)
 class WebCalls:
-    """The calls of one connection, one at a time."""
+    """The calls of one connection, one at a time.
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        limits: Limits,
-        access: Access,
-        refusals: Refusals,
-        part: WebPart,
-        client: WebClient,
-        http: HttpConnection,
-        on_events: Callable[[], object],
-        hold: Callable[[int], object],
-    ) -> None:
-        """`on_events` is called when the response has become a stream of events, `hold` with the bytes of memory that a
-        request takes until it is answered, besides its body."""
-        self._engine = engine
-        self._limits = limits
-        self._access = access
-        self._refusals = refusals
-        self._part = part
-        self._client = client
-        self._session = client.session
-        self._encoder = client.encoder
-        self._http = http
-        self._on_events = on_events
-        self._hold = hold
+    `on_events` is called when the response has become a stream of events, `hold` with the bytes of memory that a
+    request takes until it is answered, besides its body.
+    """
+
+    _engine: EngineParts
+    _limits: Limits
+    _access: Access
+    _refusals: Refusals
+    _part: WebPart
+    _client: WebClient
+    _http: HttpConnection
+    _on_events: Callable[[], object]
+    _hold: Callable[[int], object]
+
+    def __post_init__(self) -> None:
+        self._session = self._client.session
+        self._encoder = self._client.encoder
         self.is_stream = False
         """The response goes on until the connection ends: there is no further request."""
         self._responded = trio.Event()
@@ -267,7 +261,7 @@ class WebCalls:
         if not self._session.finishing:
             await self._responded.wait()
 
-    CALLS: Final[Mapping[Call, Callable[["WebCalls", HttpRequest, str], Awaitable[None]]]] = {
+    CALLS: ClassVar[Mapping[Call, Callable[["WebCalls", HttpRequest, str], Awaitable[None]]]] = {
         Call.SEND: _send,
         Call.EVENTS: _stream,
         Call.CONTROL: _control,

@@ -5,6 +5,8 @@ another client. Messages that the former client has received stay in flight unti
 over.
 """
 
+from dataclasses import dataclass
+
 import trio
 
 from qmq.auth.credentials import Credentials, Grant
@@ -25,28 +27,20 @@ from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoop, FrameLoops
 
 
+@dataclass(eq=False, repr=False)
 class WebClient:
     """The client that is logged in, if there is one, and its login."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        path: LoginPath,
-        loops: FrameLoops,
-        part: WebPart,
-        session: ClientSession,
-        pipe: Pipe,
-        login: PendingLogin,
-        encoder: HttpEncoder,
-    ) -> None:
-        self._engine = engine
-        self._path = path
-        self._loops = loops
-        self._part = part
-        self.session = session
-        self.pipe = pipe
-        self.login = login
-        self.encoder = encoder
+    _engine: EngineParts
+    _path: LoginPath
+    _loops: FrameLoops
+    _part: WebPart
+    session: ClientSession
+    pipe: Pipe
+    login: PendingLogin
+    encoder: HttpEncoder
+
+    def __post_init__(self) -> None:
         self.gateway: StompGateway | None = None
         """None: no client is logged in."""
         self.frames: FrameLoop | None = None

@@ -9,6 +9,7 @@ bounded as well. What would take long to find is in `samples`.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -88,26 +89,17 @@ COUNTERS: Final = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class MetricsPage:
     """Of one node."""
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        facts_reader: FactsReader,
-        conditions: Conditions,
-        links: Mesh,
-        takeover: Takeover,
-        readers: JournalReaders,
-        samples: Samples,
-    ) -> None:
-        self._engine = engine
-        self._facts_reader = facts_reader
-        self._conditions = conditions
-        self._links = links
-        self._takeover = takeover
-        self._readers = readers
-        self._samples = samples
+    _engine: EngineParts
+    _facts_reader: FactsReader
+    _conditions: Conditions
+    _links: Mesh
+    _takeover: Takeover
+    _readers: JournalReaders
+    _samples: Samples
 
     async def read(self) -> bytes:
         """The page, as CONTENT_TYPE. Waits for new samples, at most `samples.WAIT_SECONDS`; then never again."""

@@ -7,6 +7,7 @@ take.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from qmq.model.dots import Origin
 from qmq.replication.interest.interest import NEVER, InterestState
@@ -41,23 +42,19 @@ class Whole:
         return self.position == len(self.names)
 
 
+@dataclass(eq=False, repr=False)
 class InterestPublisher:
     """One link. `state_of` gives the present state of an origin; `sent` holds the versions that the peer has;
     `number` returns a number that no link with the peer has used."""
 
     __slots__ = ("_due", "_number", "_sent", "_wake", "_state_of", "_whole")
 
-    def __init__(
-        self,
-        state_of: Callable[[Origin], InterestState | None],
-        wake: Callable[[], None],
-        sent: dict[Origin, int],
-        number: Callable[[], int],
-    ) -> None:
-        self._number = number
-        self._state_of = state_of
-        self._wake = wake
-        self._sent = sent
+    _state_of: Callable[[Origin], InterestState | None]
+    _wake: Callable[[], None]
+    _sent: dict[Origin, int]
+    _number: Callable[[], int]
+
+    def __post_init__(self) -> None:
         # Origins to send, and whether to send them even without a change.
         self._due: dict[Origin, bool] = {}
         self._whole: Whole | None = None

@@ -11,6 +11,7 @@ Bounds: one such connection per peer at a time, and a new one not sooner than `T
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
 
@@ -28,24 +29,19 @@ TURN_AGAIN_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class ReverseDial:
     """For the peers in `links`. `serve` runs an accepted connection to its end."""
 
-    def __init__(
-        self,
-        registry: LinkRegistry,
-        links: Mapping[str, Link],
-        settings: Settings,
-        tls: Tls | None,
-        serve: Callable[[Pipe, str], Awaitable[None]],
-    ) -> None:
+    _registry: LinkRegistry
+    _links: Mapping[str, Link]
+    _settings: Settings
+    _tls: Tls | None
+    _serve: Callable[[Pipe, str], Awaitable[None]]
+
+    def __post_init__(self) -> None:
         self.turned = 0
         """Connections that were dialled to be served on, since the start."""
-        self._registry = registry
-        self._links = links
-        self._settings = settings
-        self._tls = tls
-        self._serve = serve
         self._busy: set[str] = set()
 
     async def run(self) -> NoReturn:

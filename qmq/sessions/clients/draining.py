@@ -26,6 +26,7 @@ than this one, and a drain lasts only seconds.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final, Literal
 
@@ -73,26 +74,19 @@ class DrainCall(AdminQuery[DrainState], frozen=True, omit_defaults=True, kw_only
     reason: Text = ""
 
 
+@dataclass(eq=False, repr=False)
 class Draining:
     """The drain of one node. `stop` stops it."""
 
-    def __init__(
-        self,
-        node: NodeBasics,
-        engine: EngineParts,
-        links: Mesh,
-        members: LiveMembership,
-        host: SessionHost,
-        admission: Admission,
-        stop: Callable[[], None],
-    ) -> None:
-        self._node = node
-        self._engine = engine
-        self._links = links
-        self._members = members
-        self._host = host
-        self._admission = admission
-        self._stop = stop
+    _node: NodeBasics
+    _engine: EngineParts
+    _links: Mesh
+    _members: LiveMembership
+    _host: SessionHost
+    _admission: Admission
+    _stop: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self.reason: str | None = None
         """Why the node drains, perhaps ""; None: it does not."""
         self._is_done = False

@@ -11,21 +11,19 @@ A browser is no consumer. A message with `browser:end` marks the end, as in Acti
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Subscription
 from qmq.broker.messages.message import Message
 from qmq.broker.messages.send_options import PRIORITY_DEFAULT
 from qmq.broker.selectors import select_within
-from qmq.engine.checkpoint.checkpoints import Checkpoints
-from qmq.engine.commit.committed_tail import CommittedTail
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
-from qmq.environment import Environment
 from qmq.errors import LogBroken, Refused
 from qmq.model.dots import Dot
 from qmq.model.levels import delivery_order
@@ -47,29 +45,16 @@ END_ID: Final = "browser-end"
 log = logging.getLogger("qmq.browsing")
 
 
+@dataclass(eq=False, repr=False)
 class Browsing:
     """Serves subscriptions with `browser:true`: those of one client one after the other, in one task."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        store: Store,
-        environment: Environment,
-        tail: CommittedTail,
-        checkpoints: Checkpoints,
-        tasks: Tasks,
-        sessions: Mapping[int, ClientSession],
-        *,
-        peer_names: Callable[[], Iterable[str]],
-    ) -> None:
-        self._broker = broker
-        self._store = store
-        self._environment = environment
-        self._tail = tail
-        self._checkpoints = checkpoints
-        self._tasks = tasks
-        self._sessions = sessions
-        self._peer_names = peer_names
+    _engine: EngineParts
+    _tasks: Tasks
+    _sessions: Mapping[int, ClientSession]
+    _peer_names: Callable[[], Iterable[str]]
+
+    def __post_init__(self) -> None:
         self._turns = trio.CapacityLimiter(AT_ONCE)
         # Session → its browsers that were not served yet.
         self._waiting: dict[int, list[Subscription]] = {}
@@ -95,10 +80,10 @@ class Browsing:
         try:
             if session_of(self._sessions, subscription) is None:
                 return
-            await self._tail.flushed()
+            await self._engine.tail.flushed()
             async with self._turns:
                 if session_of(self._sessions, subscription) is not None:
-                    await self._checkpoints.bring_up()
+                    await self._engine.checkpoints.bring_up()
             await self._send_all(subscription)
         except LogBroken:
             raise
@@ -110,12 +95,12 @@ class Browsing:
 
     async def _send_all(self, subscription: Subscription) -> None:
         queue = subscription.destination
-        now_us = self._environment.now_us()
-        nodes = [self._broker.origin.node, *sorted(self._peer_names())]
+        now_us = self._engine.environment.now_us()
+        nodes = [self._engine.broker.origin.node, *sorted(self._peer_names())]
         # The clock of a message's node decides whether the message is due or expired.
-        times = {node: self._broker.clocks.time_at(node, now_us) for node in nodes}
+        times = {node: self._engine.broker.clocks.time_at(node, now_us) for node in nodes}
         async with self._turns:
-            levels = await self._environment.run_blocking(queue_levels, self._store, nodes, queue, now_us)
+            levels = await self._engine.environment.run_blocking(queue_levels, self._engine.store, nodes, queue, now_us)
         in_memory = await self._in_memory(queue, now_us)
         for priority, node, limit in levels:
             first = bisect_right(in_memory, -delivery_order(priority), key=_order)
@@ -128,10 +113,10 @@ class Browsing:
                 # A client that does not read must not keep a page in memory besides its waiting frames.
                 if await drained(self._sessions, subscription) is None:
                     return
-                page = partial(self._store.queues.page, node, queue, priority, after, times[node], limit, exact)
+                page = partial(self._engine.store.queues.page, node, queue, priority, after, times[node], limit, exact)
                 async with self._turns:
-                    rows: list[QueueRow] = await self._environment.run_blocking(page)
-                self._tail.check_damage()
+                    rows: list[QueueRow] = await self._engine.environment.run_blocking(page)
+                self._engine.tail.check_damage()
                 if not await self._send(subscription, self._unsettled(rows, times[node])):
                     return
                 if len(rows) < limit:
@@ -147,7 +132,7 @@ class Browsing:
 
     async def _in_memory(self, name: str, now_us: int) -> list[Message]:
         """Messages of this node that are in no store, in the order of delivery; also those with consumers."""
-        broker = self._broker
+        broker = self._engine.broker
         queue = broker.queues.by_name.get(name)
         if queue is None:
             return []
@@ -167,11 +152,11 @@ class Browsing:
         return [one for order in sorted(by_order) for _, _, one in sorted(by_order[order])]
 
     def _unsettled(self, rows: list[QueueRow], now_us: int) -> list[Message]:
-        pending_deletes = self._broker.queues.paging.pending_deletes
+        pending_deletes = self._engine.broker.queues.paging.pending_deletes
         waiting: list[Message] = []
         for row in rows:
             if not pending_deletes.has(row.queue, row.dot) and not 0 < row.expires_us <= now_us:
-                message = self._tail.message_of_row(row)
+                message = self._engine.tail.message_of_row(row)
                 if message is not None:
                     waiting.append(message)
         return waiting

@@ -8,25 +8,23 @@ A reader whose client has no credit keeps little in memory: it drops further mes
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST
 from qmq.broker.consumers.subscription import Ack, Attachment, FanoutDelivery, Subscription
 from qmq.broker.fanouts.gap_notice import gap_notices
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import selects
-from qmq.engine.commit.committed_tail import CommittedTail
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
-from qmq.environment import Environment
 from qmq.model.dots import Dot, Origin, Vector
 from qmq.sessions.clients.session import ClientSession, session_of
 from qmq.storage.fanouts.reader import FanoutPage
 from qmq.storage.format.record import Record
 from qmq.storage.log.journal import Mark
-from qmq.storage.store import Store
 
 READ_BYTES = 64 << 10
 
@@ -37,33 +35,19 @@ REFUSED_SECONDS = 1.0
 """After a NACK, until the message is delivered again: a client that refuses everything must not cause a busy loop."""
 
 
+@dataclass(eq=False, repr=False)
 class DurableFeeds:
     """See the module's opening. `touched` collects sessions to be flushed."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        store: Store,
-        environment: Environment,
-        tail: CommittedTail,
-        tasks: Tasks,
-        sessions: Mapping[int, ClientSession],
-        *,
-        flush: Callable[[], None],
-        buffer_bytes: int,
-        reads: trio.CapacityLimiter,
-        touched: dict[ClientSession, None],
-    ) -> None:
-        self._broker = broker
-        self._store = store
-        self._environment = environment
-        self._tail = tail
-        self._tasks = tasks
-        self._sessions = sessions
-        self._flush = flush
-        self._buffer_bytes = buffer_bytes
-        self._reads = reads
-        self._touched = touched
+    _engine: EngineParts
+    _tasks: Tasks
+    _sessions: Mapping[int, ClientSession]
+    _flush: Callable[[], None]
+    _buffer_bytes: int
+    _reads: trio.CapacityLimiter
+    _touched: dict[ClientSession, None]
+
+    def __post_init__(self) -> None:
         self._waiting: dict[Subscription, trio.Event] = {}
         self._refused: set[Attachment] = set()
 
@@ -95,7 +79,7 @@ class DurableFeeds:
 
     def _offer(self, attachment: Attachment, message: Message, run: list[FanoutDelivery]) -> None:
         """Deliver one message, if it is due, and before it a notice of what is lost for good."""
-        durable_subscriptions = self._broker.durable_subscriptions
+        durable_subscriptions = self._engine.broker.durable_subscriptions
         if message.origin in durable_subscriptions.lost_ranges.ends:
             reached = attachment.reached(message.origin)
             lost_ranges = durable_subscriptions.lost_ranges.before(message.origin, reached, message.sequence)
@@ -109,7 +93,7 @@ class DurableFeeds:
             run.append(handed)
 
     def _offer_gaps(self, attachment: Attachment, lost_ranges: Sequence[Dot], run: list[FanoutDelivery]) -> None:
-        broker = self._broker
+        broker = self._engine.broker
         missing = broker.durable_subscriptions.gaps(attachment, lost_ranges)
         for notice, claims in gap_notices(attachment.name.destination, missing):
             run.append(
@@ -123,7 +107,7 @@ class DurableFeeds:
         session.outbox.put(session.encoder.durable_deliveries(subscription, run))
         if subscription.ack is Ack.AUTO:
             session.unsettled.extend(run)
-        totals = self._broker.totals.begin(attachment.name.destination)
+        totals = self._engine.broker.totals.begin(attachment.name.destination)
         totals.delivered += len(run)
         subscription.delivered += len(run)
         totals.redelivered += sum([handed.redelivered for handed in run])
@@ -150,7 +134,7 @@ class DurableFeeds:
         self._refused.discard(attachment)
         session = self._session(attachment)
         if session is not None:
-            self._put(session, attachment, self._broker.durable_subscriptions.hand_out_again(attachment))
+            self._put(session, attachment, self._engine.broker.durable_subscriptions.hand_out_again(attachment))
             self._flush()
 
     def _session(self, attachment: Attachment) -> ClientSession | None:
@@ -169,13 +153,15 @@ class DurableFeeds:
         # Read here: the thread must not read a cursor that moves.
         vector = attachment.cursor.vector()
         async with self._reads:
-            after = partial(self._store.fanout_after, name, vector)
-            start = after if begin is None else partial(self._store.fanout_at, name, begin)
-            position = await self._environment.run_blocking(start)
+            after = partial(self._engine.store.fanout_after, name, vector)
+            start = after if begin is None else partial(self._engine.store.fanout_at, name, begin)
+            position = await self._engine.environment.run_blocking(start)
         while True:
             async with self._reads:
-                have = self._store.journal.vector()
-                page = await self._environment.run_blocking(self._store.fanout_page, name, position, READ_BYTES)
+                have = self._engine.store.journal.vector()
+                page = await self._engine.environment.run_blocking(
+                    self._engine.store.fanout_page, name, position, READ_BYTES
+                )
             if self._session(attachment) is None:
                 return False
             whole = await self._send_page(attachment, page, have)
@@ -185,12 +171,12 @@ class DurableFeeds:
             if whole:
                 attachment.is_new = False
                 position = page.position
-                if page.at_end and position.journal_position == self._tail.committed_end():
+                if page.at_end and position.journal_position == self._engine.tail.committed_end():
                     return True
             await session.outbox.drained()
             if whole and page.at_end:
                 # Messages that were read may be appended and not committed yet, in the commit that is running.
-                await self._tail.grew(position.journal_position - 1)
+                await self._engine.tail.grew(position.journal_position - 1)
 
     async def _send_page(self, attachment: Attachment, page: FanoutPage, have: Vector) -> bool:
         """Deliver a page; False when some of it has to be read again, or the subscription has ended."""
@@ -220,12 +206,12 @@ class DurableFeeds:
                     return False
             origin, record = rows[index]
             index += 1
-            message = self._tail.message_of(origin, record)
+            message = self._engine.tail.message_of(origin, record)
             if message is not None:
                 self._offer(attachment, message, run)
         if whole and page.at_end:
             # All that this node ever got of these origins is delivered: lost ranges are reported now.
-            self._offer_gaps(attachment, self._broker.durable_subscriptions.lost_ranges.within(have), run)
+            self._offer_gaps(attachment, self._engine.broker.durable_subscriptions.lost_ranges.within(have), run)
         self._send(attachment, run)
         return whole
 

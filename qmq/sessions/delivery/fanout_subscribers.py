@@ -10,19 +10,18 @@ its buffer as declared instead.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass
 from functools import partial
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.outcome import TURN_COST, FanoutRun, Outcome
 from qmq.broker.consumers.subscription import StartAt, Subscription
 from qmq.broker.fanouts.gap_notice import Claim, gap_notices
 from qmq.broker.messages.message import Envelope, Message
 from qmq.broker.selectors import Selector, SelectorCosts, selected, selects
-from qmq.engine.commit.committed_tail import CommittedTail
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
-from qmq.environment import Environment
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
 from qmq.model.dots import Dot, Origin, Vector, merge
@@ -41,30 +40,18 @@ READS_AT_ONCE = 4
 log = logging.getLogger("qmq.fanout_subscribers")
 
 
+@dataclass(eq=False, repr=False)
 class FanoutSubscribers:
     """Which subscription follows which fanout live, and which still reads."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        store: Store,
-        environment: Environment,
-        tail: CommittedTail,
-        buffers: SubscriberBuffers,
-        tasks: Tasks,
-        sessions: Mapping[int, ClientSession],
-        *,
-        flush: Callable[[], None],
-        buffer_bytes: int,
-    ) -> None:
-        self._broker = broker
-        self._store = store
-        self._environment = environment
-        self._tail = tail
-        self.buffers = buffers
-        self._tasks = tasks
-        self._sessions = sessions
-        self._buffer_bytes = buffer_bytes
+    _engine: EngineParts
+    buffers: SubscriberBuffers
+    _tasks: Tasks
+    _sessions: Mapping[int, ClientSession]
+    flush: InitVar[Callable[[], None]]
+    _buffer_bytes: int
+
+    def __post_init__(self, flush: Callable[[], None]) -> None:
         self._live: dict[str, dict[Subscription, None]] = {}
         self._last_group: dict[Subscription, int] = {}
         # Messages that a resuming client got elsewhere and this node may yet receive: they must not be delivered again.
@@ -74,16 +61,7 @@ class FanoutSubscribers:
         self._reads = trio.CapacityLimiter(READS_AT_ONCE)
         self.touched: dict[ClientSession, None] = {}
         self.feeds = DurableFeeds(
-            broker,
-            store,
-            environment,
-            tail,
-            tasks,
-            sessions,
-            flush=flush,
-            buffer_bytes=buffer_bytes,
-            reads=self._reads,
-            touched=self.touched,
+            self._engine, self._tasks, self._sessions, flush, self._buffer_bytes, self._reads, self.touched
         )
         self.reading = 0
 
@@ -110,7 +88,7 @@ class FanoutSubscribers:
             self._ahead[subscription] = dict(subscription.start)
         if subscription.start == "next":
             # Earlier messages may still be on their way to the disk.
-            self._ahead[subscription] = {self._broker.origin: subscription.since}
+            self._ahead[subscription] = {self._engine.broker.origin: subscription.since}
             self._tasks.spawn(partial(self._end_since, subscription))
             self._go_live(subscription)
         else:
@@ -118,7 +96,7 @@ class FanoutSubscribers:
 
     async def _end_since(self, subscription: Subscription) -> None:
         """Everything decided before the subscription is delivered: now it shares its encoding with the others."""
-        await self._tail.flushed()
+        await self._engine.tail.flushed()
         self._ahead.pop(subscription, None)
 
     def forget(self, ended: list[Subscription]) -> None:
@@ -153,7 +131,7 @@ class FanoutSubscribers:
         live = self._live.get(destination)
         if not live:
             return
-        deletions = self._broker.deletions
+        deletions = self._engine.broker.deletions
         if deletions.before(destination):
             # Messages of other origins, decided before the deletion and committed after it.
             messages = [one for one in messages if not deletions.covers(destination, one.origin, one.sequence)]
@@ -206,7 +184,7 @@ class FanoutSubscribers:
             outbox.put(data)
             delivered += len(wanted)
         if delivered:
-            self._broker.totals.begin(destination).delivered += delivered
+            self._engine.broker.totals.begin(destination).delivered += delivered
 
     def send_lost(self, lost: list[Claim], delivered: list[FanoutRun]) -> None:
         """Report to live subscriptions with a vector or a cursor what they will never get; a reader of the log finds it
@@ -238,9 +216,9 @@ class FanoutSubscribers:
 
     def _notices(self, destination: str, missing: list[Claim], session: ClientSession) -> list[bytes]:
         """Notices that these are missing, as frames without their beginning."""
-        broker = self._broker
+        broker = self._engine.broker
         notices = [notice for notice, _ in gap_notices(destination, missing)]
-        messages = [Message(one, b"", self._broker.origin, -broker.new_memory_sequence(), 0) for one in notices]
+        messages = [Message(one, b"", self._engine.broker.origin, -broker.new_memory_sequence(), 0) for one in notices]
         return session.encoder.tails(messages)
 
     def _send_bounded(self, session: ClientSession, subscription: Subscription, messages: list[Message]) -> int:
@@ -284,7 +262,7 @@ class FanoutSubscribers:
         """Read again from the group that is being delivered. The journal may drop the group before the reader's turn
         comes. Then nothing else would show what this client has got, so that is stored now.
         """
-        mark = self._store.journal.last_append
+        mark = self._engine.store.journal.last_append
         assert mark[0] == begin, "a group is delivered that was not appended last"
         self._read_from(subscription, mark)
 
@@ -300,7 +278,7 @@ class FanoutSubscribers:
             await self._read_on(subscription, begin)
         except Exception:
             log.exception("! the log of %s cannot be read", subscription.destination)
-            self._tail.check_damage()
+            self._engine.tail.check_damage()
             session = session_of(self._sessions, subscription)
             if session is not None:
                 session.evict(Refused("log-unreadable", "The log of the fanout cannot be read now; try again later."))
@@ -309,13 +287,13 @@ class FanoutSubscribers:
             self._positions.pop(subscription, None)
 
     async def _read_on(self, subscription: Subscription, begin: Mark | None) -> None:
-        store, name = self._store, subscription.destination
+        store, name = self._engine.store, subscription.destination
         if subscription.durable is not None:
             if await self.feeds.read(subscription.durable, begin):
                 self._go_live(subscription)
             return
         async with self._reads:
-            position, skip = await self._environment.run_blocking(_start, store, subscription, begin)
+            position, skip = await self._engine.environment.run_blocking(_start, store, subscription, begin)
         resumed: ResumeVector | None = None
         if isinstance(subscription.start, dict) and (begin is None or position.seen):
             resumed = ResumeVector(dict(position.seen))
@@ -323,7 +301,7 @@ class FanoutSubscribers:
         while True:
             async with self._reads:
                 have = store.journal.vector()
-                page = await self._environment.run_blocking(store.fanout_page, name, position, READ_BYTES)
+                page = await self._engine.environment.run_blocking(store.fanout_page, name, position, READ_BYTES)
             session = session_of(self._sessions, subscription)
             if session is None:
                 self._ahead.pop(subscription, None)
@@ -331,14 +309,14 @@ class FanoutSubscribers:
             self._positions[subscription] = position = page.position
             await self._send_page(subscription, session, page, skip, resumed, have)
             skip = 0
-            if page.at_end and position.journal_position == self._tail.committed_end():
+            if page.at_end and position.journal_position == self._engine.tail.committed_end():
                 self._drop_reached(subscription, have)
                 self._go_live(subscription)
                 return
             await session.outbox.drained()
             if page.at_end:
                 # Messages that were read may be appended and not committed yet, in the commit that is running.
-                await self._tail.grew(position.journal_position - 1)
+                await self._engine.tail.grew(position.journal_position - 1)
 
     async def _send_page(
         self,
@@ -355,7 +333,7 @@ class FanoutSubscribers:
         """
         tails: list[bytes] = []
         selector = subscription.selector
-        lost = self._broker.durable_subscriptions.lost_ranges
+        lost = self._engine.broker.durable_subscriptions.lost_ranges
 
         def miss(missing: list[Claim]) -> None:
             tails.extend(self._notices(subscription.destination, missing, session))
@@ -373,14 +351,14 @@ class FanoutSubscribers:
                 miss(missing)
             if not self._is_unseen(subscription, origin, record.sequence):
                 continue
-            message = self._tail.message_of(origin, record)
+            message = self._engine.tail.message_of(origin, record)
             if message is not None and (selector is None or selects(selector, message.envelope)):
                 tails += session.encoder.tails([message])
         if resumed is not None and page.at_end:
             # All that this node ever got of these origins is delivered: lost ranges are reported now.
             miss(resumed.missing(lost.within(have)))
         if tails and session.owns(subscription):
-            self._broker.totals.begin(subscription.destination).delivered += len(tails)
+            self._engine.broker.totals.begin(subscription.destination).delivered += len(tails)
             session.outbox.put(session.encoder.run(subscription.prefix, tails))
             session.outbox.flush()
 

@@ -6,6 +6,7 @@ archive that is too far behind is the condition `archive-behind`, also while not
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import trio
@@ -43,22 +44,17 @@ class _NamedReader:
         self.sessions: set[int] = set()
 
 
+@dataclass(eq=False, repr=False)
 class JournalReaders:
     """Of one node."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        sessions: Mapping[int, ClientSession],
-        archives: ArchiveDefinitions,
-        beats: Heartbeats,
-        condition: ConditionGroup,
-    ) -> None:
-        self._journal = journal
-        self._sessions = sessions
-        self._archives = archives
-        self._beats = beats
-        self._condition = condition
+    _journal: Journal
+    _sessions: Mapping[int, ClientSession]
+    _archives: ArchiveDefinitions
+    _beats: Heartbeats
+    _condition: ConditionGroup
+
+    def __post_init__(self) -> None:
         self._readers: dict[str, _NamedReader] = {}
         self._is_watched = False
 

@@ -12,23 +12,21 @@ A reader names itself with `qmq-reader` and reports its progress with `qmq-resum
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.subscription import JournalSpan, Subscription
-from qmq.engine.commit.committed_tail import CommittedTail
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
-from qmq.environment import Environment
 from qmq.errors import LogBroken, Refused
 from qmq.model.dots import Vector, covers
 from qmq.sessions.clients.session import ClientSession, drained, session_of
 from qmq.sessions.delivery.journal_readers import JournalReaders
 from qmq.settings.definitions.archives import ArchiveDefinitions
 from qmq.storage.format.batch import BatchHead
-from qmq.storage.store import Store
 
 T = TypeVar("T")
 
@@ -40,28 +38,17 @@ BATCHES_TYPE: Final = "application/x-qmq-batches"
 log = logging.getLogger("qmq.journal_reads")
 
 
+@dataclass(eq=False, repr=False)
 class JournalReads:
     """Serves subscriptions to `/system/journal`, each in a task of its own."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        store: Store,
-        environment: Environment,
-        tail: CommittedTail,
-        tasks: Tasks,
-        sessions: Mapping[int, ClientSession],
-        archives: ArchiveDefinitions,
-        readers: JournalReaders,
-    ) -> None:
-        self._broker = broker
-        self._store = store
-        self._environment = environment
-        self._tail = tail
-        self._tasks = tasks
-        self._sessions = sessions
-        self._archives = archives
-        self.readers = readers
+    _engine: EngineParts
+    _tasks: Tasks
+    _sessions: Mapping[int, ClientSession]
+    _archives: ArchiveDefinitions
+    readers: JournalReaders
+
+    def __post_init__(self) -> None:
         self._turns = trio.CapacityLimiter(AT_ONCE)
         self._numbers = 0
         self.waiting: dict[Subscription, trio.CancelScope] = {}
@@ -89,7 +76,7 @@ class JournalReads:
     async def _send_all(self, subscription: Subscription) -> None:
         span = subscription.start
         assert isinstance(span, JournalSpan)
-        journal = self._store.journal
+        journal = self._engine.store.journal
         if span.reader:
             self.readers.note(subscription.session, span)
         headers = [("content-type", "application/json"), ("journal", "picture")]
@@ -101,7 +88,7 @@ class JournalReads:
         have = dict(span.after)
         while not done:
             written = await self._read(partial(journal.read, position, READ_BYTES))
-            found = [batch for batch in written if batch[0] + batch[1].size <= self._tail.committed_end()]
+            found = [batch for batch in written if batch[0] + batch[1].size <= self._engine.tail.committed_end()]
             if not found:
                 if span.until is not None and not written:
                     break  # What is still missing is not on this node.
@@ -109,7 +96,7 @@ class JournalReads:
                 with trio.CancelScope() as scope:
                     self.waiting[subscription] = scope
                     try:
-                        await self._tail.grew(position)
+                        await self._engine.tail.grew(position)
                     finally:
                         del self.waiting[subscription]
                 if session_of(self._sessions, subscription) is None:
@@ -128,18 +115,18 @@ class JournalReads:
 
     async def _read(self, read: Callable[[], T]) -> T:
         async with self._turns:
-            return await self._environment.run_blocking(read)
+            return await self._engine.environment.run_blocking(read)
 
     def _status(self, compacted_ends: Vector) -> bytes:
-        journal = self._store.journal
+        journal = self._engine.store.journal
         bounds = journal.segment_bounds()
         facts = {
-            "node": self._broker.origin.node,
-            "origin": str(self._broker.origin),
-            "uuid": self._store.recovered.identity.uuid,
+            "node": self._engine.broker.origin.node,
+            "origin": str(self._engine.broker.origin),
+            "uuid": self._engine.store.recovered.identity.uuid,
             "vector": _plain(journal.vector()),
             "base": _plain(journal.base()),
-            "given_up": _plain(self._broker.durable_subscriptions.given_up),
+            "given_up": _plain(self._engine.broker.durable_subscriptions.given_up),
             "rests": _plain(compacted_ends),
             "bytes": journal.end - journal.start,
             "segments": [_plain(vector) for _, _, vector in bounds],

@@ -12,6 +12,7 @@ disconnected session keeps its place among the connections until then. That boun
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import trio
 
@@ -51,20 +52,16 @@ class _Share:
         self.subscribers = subscribers[::-1]
 
 
+@dataclass(eq=False, repr=False)
 class SelectorTurns:
     """`deliver` and `flush` are for the dispatcher; `spawn` runs a task in the node."""
 
-    def __init__(
-        self,
-        sessions: dict[int, ClientSession],
-        deliver: Deliver,
-        flush: Callable[[], None],
-        spawn: Callable[[Callable[[], object]], None],
-    ) -> None:
-        self._sessions = sessions
-        self._deliver = deliver
-        self._flush = flush
-        self._spawn = spawn
+    _sessions: dict[int, ClientSession]
+    _deliver: Deliver
+    _flush: Callable[[], None]
+    _spawn: Callable[[Callable[[], object]], None]
+
+    def __post_init__(self) -> None:
         self.behind: dict[ClientSession, deque[_Share]] = {}
         """Sessions that have a line; none of them is empty."""
         self._ready: deque[ClientSession] = deque()

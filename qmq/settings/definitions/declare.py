@@ -10,6 +10,7 @@ Rules of a queue can read it, by dead letters, and lose its messages. So a decla
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from qmq.access.rights import Rights
@@ -32,20 +33,14 @@ NOT_A_HEADER: Final = "receipt"
 """As a header of SEND it asks for a RECEIPT."""
 
 
+@dataclass(eq=False, repr=False)
 class DeclareRequests:
     """Responds to them. `rights_of`: the rights of a client now."""
 
-    def __init__(
-        self,
-        declared: DeclaredQueues,
-        exclusive: ExclusiveQueues,
-        lifetimes: QueueLifetimes,
-        rights_of: Callable[[Principal | None], Rights],
-    ) -> None:
-        self._declared = declared
-        self._exclusive = exclusive
-        self._lifetimes = lifetimes
-        self._rights_of = rights_of
+    _declared: DeclaredQueues
+    _exclusive: ExclusiveQueues
+    _lifetimes: QueueLifetimes
+    _rights_of: Callable[[Principal | None], Rights]
 
     async def declare(self, asked: VerbRequest[Declare], is_in_use: Callable[[], Awaitable[bool]]) -> dict[str, Any]:
         """Declare a queue as the request says: what has `changed`, 0 or 1, and its present `value`. Raises Refused.

@@ -9,6 +9,7 @@ Surprising: a declaration is parsed when its queue is first used, because there 
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ Follower = Callable[[Iterable[str]], None]
 """Called with queues. It returns at once."""
 
 
+@dataclass(eq=False, repr=False)
 class DeclaredQueues:
     """See `DefinitionKind`. `texts`: queue → its declaration, as canonical JSON.
 
@@ -56,23 +58,15 @@ class DeclaredQueues:
 
     names_destinations = True
 
-    def __init__(
-        self,
-        broker: Broker,
-        mesh: Mesh,
-        membership: Membership,
-        node: NodeBasics,
-        definitions: LiveDefinitions,
-        routing: RoutingTable,
-        check_room: Callable[[str], None],
-    ) -> None:
-        self._broker = broker
-        self._mesh = mesh
-        self._membership = membership
-        self._node = node
-        self._definitions = definitions
-        self._routing = routing
-        self._check_room = check_room
+    _broker: Broker
+    _mesh: Mesh
+    _membership: Membership
+    _node: NodeBasics
+    _definitions: LiveDefinitions
+    _routing: RoutingTable
+    _check_room: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self.texts: dict[str, str] = {}
         self._changed: tuple[Follower, ...] = ()
         self._deleted: tuple[Follower, ...] = ()
@@ -81,8 +75,8 @@ class DeclaredQueues:
         self._parsed: dict[str, DestinationPolicy | None] = {}
         # (pattern, text) → the policy of that pattern, and what applies to such queues.
         self._joined: dict[tuple[str, str], tuple[DestinationPolicy, DestinationPolicy]] = {}
-        definitions.follow(KIND, self)
-        self._take(one.key.name for one in definitions.of_kind(KIND))
+        self._definitions.follow(KIND, self)
+        self._take(one.key.name for one in self._definitions.of_kind(KIND))
 
     def follow(self, changed: tuple[Follower, ...], deleted: tuple[Follower, ...], replan: Callable[[], None]) -> None:
         """Call these from now on: with queues whose declaration has changed or was deleted, with those of which it was

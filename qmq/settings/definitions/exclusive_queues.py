@@ -11,6 +11,7 @@ not refused, and keeps its subscription until it or the queue ends.
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -37,24 +38,18 @@ QUEUES_AT_ONCE: Final = 200
 log = logging.getLogger("qmq.definitions")
 
 
+@dataclass(eq=False, repr=False)
 class ExclusiveQueues:
     """One task while there is something to delete."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        mesh: Mesh,
-        membership: Membership,
-        node: NodeBasics,
-        definitions: LiveDefinitions,
-        declared: DeclaredQueues,
-    ) -> None:
-        self._broker = broker
-        self._mesh = mesh
-        self._membership = membership
-        self._node = node
-        self._definitions = definitions
-        self._declared = declared
+    _broker: Broker
+    _mesh: Mesh
+    _membership: Membership
+    _node: NodeBasics
+    _definitions: LiveDefinitions
+    _declared: DeclaredQueues
+
+    def __post_init__(self) -> None:
         # Queue → its owner, and owner → its queues.
         self._owners: dict[str, str] = {}
         self._queues: dict[str, dict[str, None]] = {}

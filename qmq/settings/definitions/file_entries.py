@@ -18,6 +18,7 @@ Surprising: to leave an entry out of the file deletes nothing. When it comes bac
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
@@ -69,20 +70,16 @@ class _Overtaken(Exception):
     """Definitions have changed since it was decided what to apply."""
 
 
+@dataclass(eq=False, repr=False)
 class FileDefinitions:
     """What one node does with the entries of its file."""
 
-    def __init__(
-        self,
-        definitions: LiveDefinitions,
-        sync: DefinitionSync,
-        unapplied: ConditionGroup,
-        errors_in: Callable[[NodeSettings], list[str]],
-    ) -> None:
-        self._definitions = definitions
-        self._sync = sync
-        self._unapplied = unapplied
-        self._errors_in = errors_in
+    _definitions: LiveDefinitions
+    _sync: DefinitionSync
+    _unapplied: ConditionGroup
+    _errors_in: Callable[[NodeSettings], list[str]]
+
+    def __post_init__(self) -> None:
         self._waiting: NodeSettings | None = None
         """The file whose entries wait for a majority."""
 

@@ -1,6 +1,7 @@
 """What the definitions of one kind mean to a node: which are allowed, and what follows from a change."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from qmq.errors import ConfigError, Refused
@@ -23,19 +24,13 @@ class DefinitionKind(Protocol):
         """These definitions have changed, here or on another node. The table has the present ones."""
 
 
+@dataclass(eq=False, repr=False)
 class SimpleKind:
     """A kind whose definitions are independent. `check_one` raises Refused for a bad name or value."""
 
-    def __init__(
-        self,
-        check_one: Callable[[str, Value], Value],
-        changed: Callable[[Collection[str]], None],
-        *,
-        names_destinations: bool = False,
-    ) -> None:
-        self.names_destinations = names_destinations
-        self._check_one = check_one
-        self.changed = changed
+    _check_one: Callable[[str, Value], Value]
+    changed: Callable[[Collection[str]], None]
+    names_destinations: bool = False
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         return {name: None if value is None else self._check_one(name, value) for name, value in changes.items()}

@@ -13,7 +13,7 @@ has a definition of that name. So no user is missing, and no message is treated 
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any, Final, TypeVar
 
 import trio
@@ -74,29 +74,23 @@ class ChangeReport:
     """Whether a majority has it durably; None: not asked."""
 
 
+@dataclass(eq=False, repr=False)
 class LiveDefinitions:
     """`table` is live. A part of the node that follows a kind adds it (`follow`).
 
     `knows_latest`: whether no member has later definitions of these keys (`DefinitionSync`).
     """
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        mesh: Mesh,
-        membership: Membership,
-        node: NodeBasics,
-        table: DefinitionTable,
-        pending: Changes,
-        knows_latest: Callable[[Collection[Key]], Awaitable[bool]],
-    ) -> None:
-        self._engine = engine
-        self._mesh = mesh
-        self._membership = membership
-        self._node = node
-        self._knows_latest = knows_latest
-        self._broker = engine.broker
-        self.table = table
+    _engine: EngineParts
+    _mesh: Mesh
+    _membership: Membership
+    _node: NodeBasics
+    table: DefinitionTable
+    pending: InitVar[Changes]
+    _knows_latest: Callable[[Collection[Key]], Awaitable[bool]]
+
+    def __post_init__(self, pending: Changes) -> None:
+        self._broker = self._engine.broker
         self._pending: dict[Key, Definition] = {}
         self._notes_of: Mapping[Key, Changes] = {}
         self.kinds: dict[str, DefinitionKind] = {}

@@ -1,6 +1,7 @@
 """The kind `policy`: policies of destinations, by pattern. `settings.destinations` has those that count."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from qmq.config import DestinationPolicy, NodeSettings
@@ -17,25 +18,21 @@ UNFIT: Final = "policies-unfit"
 """Code of the condition."""
 
 
+@dataclass(eq=False, repr=False)
 class PolicyKind:
     """See `DefinitionKind`. `apply` lets settings with other policies apply from now on, and queues follow."""
 
     names_destinations = True
 
-    def __init__(
-        self,
-        membership: Membership,
-        node: NodeBasics,
-        definitions: LiveDefinitions,
-        apply: Callable[[NodeSettings], None],
-    ) -> None:
-        self._membership = membership
-        self._node = node
-        self._definitions = definitions
-        self._apply = apply
-        self._unfit = ConditionGroup(node, UNFIT)
+    _membership: Membership
+    _node: NodeBasics
+    _definitions: LiveDefinitions
+    _apply: Callable[[NodeSettings], None]
+
+    def __post_init__(self) -> None:
+        self._unfit = ConditionGroup(self._node, UNFIT)
         self._unreadable: list[str] = []
-        definitions.follow(KIND, self)
+        self._definitions.follow(KIND, self)
 
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         try:

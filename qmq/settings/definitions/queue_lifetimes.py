@@ -13,6 +13,7 @@ in case that node was killed.
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Final
 
@@ -96,26 +97,19 @@ class LifetimeState:
         return min(until, default=None)
 
 
+@dataclass(eq=False, repr=False)
 class QueueLifetimes:
     """One timer per queue in the task of the heartbeats; without such queues there is none."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        mesh: Mesh,
-        membership: Membership,
-        rpc: PeerRpc,
-        beats: Heartbeats,
-        node: NodeBasics,
-        declared: DeclaredQueues,
-    ) -> None:
-        self._broker = broker
-        self._mesh = mesh
-        self._membership = membership
-        self._rpc = rpc
-        self._beats = beats
-        self._node = node
-        self._declared = declared
+    _broker: Broker
+    _mesh: Mesh
+    _membership: Membership
+    _rpc: PeerRpc
+    _beats: Heartbeats
+    _node: NodeBasics
+    _declared: DeclaredQueues
+
+    def __post_init__(self) -> None:
         self.states: dict[str, LifetimeState] = {}
         """Declared queues that end by themselves."""
         self._due: dict[str, None] = {}

@@ -10,6 +10,7 @@ sides of a network partition, can still lead to that. SENDs to such destinations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import InitVar, dataclass
 from itertools import chain
 from typing import Final
 
@@ -37,31 +38,27 @@ IN_USE: Final = "schema-in-use"
 SCHEMAS_MAX: Final = 1000
 
 
+@dataclass(eq=False, repr=False)
 class SchemaDefinitions:
     """Schemas of the mesh; adds their kind to the definitions. `policy_of`: what applies, declarations included."""
 
-    def __init__(
-        self,
-        node: NodeBasics,
-        definitions: LiveDefinitions,
-        declared: DeclaredQueues,
-        policy_of: Callable[[str], DestinationPolicy],
-        rules: Rules,
-    ) -> None:
-        self._node = node
-        self._definitions = definitions
+    _node: NodeBasics
+    _definitions: LiveDefinitions
+    declared: InitVar[DeclaredQueues]
+    _policy_of: Callable[[str], DestinationPolicy]
+    _rules: Rules
+
+    def __post_init__(self, declared: DeclaredQueues) -> None:
         self._declared_queues = declared
-        self._policy_of = policy_of
-        self._rules = rules
         # None: this version cannot read it.
         self._schemas: dict[str, AvroSchema | None] = {}
         # Declared queue → the schema that its declaration names.
         self._declared: dict[str, str] = {}
         # Schema → how many of those name it. A client may declare many queues one by one.
         self._count: Counter[str] = Counter()
-        self._missing = ConditionGroup(node, MISSING)
-        definitions.follow(SCHEMA, SimpleKind(checked_schema, self._changed), fits=self._check_fit)
-        self._read(definitions.values(SCHEMA))
+        self._missing = ConditionGroup(self._node, MISSING)
+        self._definitions.follow(SCHEMA, SimpleKind(checked_schema, self._changed), fits=self._check_fit)
+        self._read(self._definitions.values(SCHEMA))
 
     def value_of(self, name: str) -> Value:
         """The schema as it was defined. Raises Refused if there is none."""

@@ -17,6 +17,7 @@ Before a node confirms a change that would change nothing, it asks all members w
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
@@ -121,29 +122,22 @@ class DefinitionsCall(PeerCall[DefinitionPage], frozen=True, omit_defaults=True)
         return DefinitionPage([definition_of(*row) for row in page.rows], page.next, page.is_same, stable)
 
 
+@dataclass(eq=False, repr=False)
 class DefinitionSync:
     """Levels the definitions of one node. `late_peers`: the linked peers that have reported more than this node has,
     and what of it is missing here.
     """
 
-    def __init__(
-        self,
-        engine: EngineParts,
-        mesh: Mesh,
-        membership: Membership,
-        rpc: PeerRpc,
-        node: NodeBasics,
-        definitions: LiveDefinitions,
-        late_peers: Callable[[], Mapping[str, Vector]],
-    ) -> None:
-        self._engine = engine
-        self._mesh = mesh
-        self._membership = membership
-        self._rpc = rpc
-        self._node = node
-        self._definitions = definitions
-        self._late_peers = late_peers
-        self._late = ConditionGroup(node, BEHIND)
+    _engine: EngineParts
+    _mesh: Mesh
+    _membership: Membership
+    _rpc: PeerRpc
+    _node: NodeBasics
+    _definitions: LiveDefinitions
+    _late_peers: Callable[[], Mapping[str, Vector]]
+
+    def __post_init__(self) -> None:
+        self._late = ConditionGroup(self._node, BEHIND)
         self._is_watching = False
         self._answered: set[str] = set()
         """Peers whose definitions this node has had since its start."""

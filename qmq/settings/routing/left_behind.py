@@ -7,6 +7,7 @@ has not the rights any more, and the operator decides.
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -27,20 +28,14 @@ NAMED_MAX: Final = 1000
 """Of what stays; of more the response says how many there are."""
 
 
+@dataclass(eq=False, repr=False)
 class LeftBehind:
     """Finds what stays, of all that this node knows to be declared."""
 
-    def __init__(
-        self,
-        definitions: LiveDefinitions,
-        declared: DeclaredQueues,
-        routing: RoutingDefinitions,
-        users: UserDefinitions,
-    ) -> None:
-        self._definitions = definitions
-        self._declared = declared
-        self._routing = routing
-        self._users = users
+    _definitions: LiveDefinitions
+    _declared: DeclaredQueues
+    _routing: RoutingDefinitions
+    _users: UserDefinitions
 
     async def after(self, changes: Changes) -> list[str]:
         """What stays after these changes of users and permissions, for people; nothing for other changes.
