@@ -14,13 +14,7 @@ import trio
 from msgspec import Meta
 
 from qmq.admin.facts.conditions import Conditions
-from qmq.admin.facts.counts import (
-    Counts,
-    Page,
-    condition_rows,
-    row_key,
-    sum_rows,
-)
+from qmq.admin.facts.counts import Counts, Page, condition_rows, row_key, sum_rows
 from qmq.admin.facts.fanout_lag import DURABLES, FanoutLag
 from qmq.admin.facts.queue_catalog import QueueCatalog
 from qmq.admin.facts.status import STATUS_BYTES_MAX

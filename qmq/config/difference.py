@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from qmq.section import SECRET_KEYS, Section
 
+from .limits import LimitSettings
 from .node import NodeSettings
 from .peers import PeersFile
 from .show import text_of
@@ -21,43 +22,21 @@ ABSENT = "(absent)"
 Entries = Mapping[str, Mapping[str, object]]
 """Kind → name → value."""
 
+LIMITS_AT_START = (
+    "body_bytes_max",
+    "outbox_bytes_max",
+    "subscriber_buffer_bytes_default",
+    "memory_bytes_max",
+    "commit_pending_bytes_max",
+    "queue_messages_in_memory_max",
+    "queue_bytes_in_memory_max",
+)
+"""Those that parts keep from their construction; a running node applies all others."""
+
 CHANGES_LIVE = (
     "destinations.",
     "definitions",
-    "limits.login_seconds",
-    "limits.login_bytes_max",
-    "limits.logins_pending_max",
-    "limits.logins_pending_per_address_max",
-    "limits.connections_max",
-    "limits.connections_per_address_max",
-    "limits.connections_per_user_max",
-    "limits.subscriptions_per_address_max",
-    "limits.messages_per_second_per_address_max",
-    "limits.bytes_per_second_per_address_max",
-    "limits.command_bytes_max",
-    "limits.header_line_bytes_max",
-    "limits.header_count_max",
-    "limits.header_bytes_max",
-    "limits.destination_bytes_max",
-    "limits.subscriptions_max",
-    "limits.transactions_max",
-    "limits.transaction_frames_max",
-    "limits.transaction_bytes_max",
-    "limits.prefetch_default",
-    "limits.prefetch_max",
-    "limits.heartbeat_floor_ms",
-    "limits.heartbeat_grace",
-    "limits.destinations_max",
-    "limits.pattern_words_max",
-    "limits.selector_parts_max",
-    "limits.durable_subscriptions_max",
-    "limits.queue_messages_max",
-    "limits.queue_bytes_max",
-    "limits.queue_memory_bytes_max",
-    "limits.retained_topics_max",
-    "limits.retained_bytes_max",
-    "limits.drain_seconds",
-    "limits.farewell_seconds",
+    *(f"limits.{key}" for key in LimitSettings.keys() if key not in LIMITS_AT_START),
 )
 """Keys that a running node applies: whole keys, or prefixes that end with a dot."""
 

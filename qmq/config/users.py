@@ -4,15 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any
 
-from qmq.access.rules import (
-    ACTIONS,
-    ANONYMOUS,
-    LOCAL_ADMINISTRATOR,
-    RESERVED_NAMES,
-    ROLES,
-    Action,
-    Permission,
-)
+from qmq.access.rules import ACTIONS, ANONYMOUS, LOCAL_ADMINISTRATOR, RESERVED_NAMES, ROLES, Action, Permission
 from qmq.access.user_limits import EVERY_USER, LIMIT_KEYS, UserLimits
 from qmq.auth.credentials import NAME_CHARACTERS_MAX, is_name
 from qmq.section import ByteRate, CountOrUnbounded, Section, SizeOrUnbounded

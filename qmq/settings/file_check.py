@@ -15,14 +15,7 @@ from qmq.errors import Refused
 from qmq.settings.definitions.kinds import Value
 from qmq.settings.definitions.paused_queues import KINDS, checked_pause
 from qmq.settings.definitions.schemas import SCHEMA, checked_schema
-from qmq.settings.routing.definitions import (
-    BINDING,
-    EXCHANGE,
-    VHOST,
-    checked_binding,
-    checked_exchange,
-    checked_vhost,
-)
+from qmq.settings.routing.definitions import BINDING, EXCHANGE, VHOST, checked_binding, checked_exchange, checked_vhost
 
 
 def errors_in(file: NodeSettings) -> list[str]:

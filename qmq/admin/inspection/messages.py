@@ -13,12 +13,7 @@ from typing import ClassVar, Final
 import trio
 from msgspec import Struct
 
-from qmq.admin.inspection.message_search import (
-    JournalTrace,
-    parse_message_id,
-    record_in_fanouts,
-    search_journal,
-)
+from qmq.admin.inspection.message_search import JournalTrace, parse_message_id, record_in_fanouts, search_journal
 from qmq.broker.messages.destination import DestinationKind, kind_of
 from qmq.broker.messages.message import Message
 from qmq.broker.selectors import properties_of

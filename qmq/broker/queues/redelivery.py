@@ -13,12 +13,7 @@ from qmq.broker.consumers.outcome import COST_MAX, Outcome, Return
 from qmq.broker.consumers.subscription import Asks, Delivery
 from qmq.broker.messages.lifecycle import COMES_BACK, Back, MessageState
 from qmq.broker.messages.message import SEEN, Message
-from qmq.broker.queues.dead_letters import (
-    DELIVERY_LIMIT,
-    EXPIRED,
-    REJECTED,
-    DeadLetters,
-)
+from qmq.broker.queues.dead_letters import DELIVERY_LIMIT, EXPIRED, REJECTED, DeadLetters
 from qmq.broker.queues.dispatch.prefetch_rounds import PrefetchRounds
 from qmq.broker.queues.dispatch.queue import Queue
 from qmq.broker.queues.dispatch.registry import QueueRegistry

@@ -8,13 +8,7 @@ given up, and after a sync that failed. Pure, as `elections` is, which drives it
 from collections.abc import Callable, Collection, Container, Mapping
 from typing import Final, NamedTuple
 
-from qmq.broker.takeover.election_effects import (
-    BeginCampaign,
-    ElectionEffect,
-    RecordVote,
-    RequestRelease,
-    RequestVote,
-)
+from qmq.broker.takeover.election_effects import BeginCampaign, ElectionEffect, RecordVote, RequestRelease, RequestVote
 from qmq.broker.takeover.leases import NEVER, PATIENCE, Bid, Ownership, Term
 from qmq.model.dots import Dot, Vector, merge
 from qmq.model.members import Membership

@@ -13,12 +13,7 @@ from ..client import Endpoint
 from ..options import client_options, json_option, together
 from ..output import print_json, printable, show_table
 from ..passwords import hash_of, password_on_stdin
-from .request import (
-    ask,
-    list_command,
-    read_values,
-    warn_of_closing,
-)
+from .request import ask, list_command, read_values, warn_of_closing
 from .verb import Asked, change_options
 
 

@@ -16,15 +16,7 @@ from ..client import Endpoint, headers_of
 from ..options import client_options, json_option
 from ..output import Failed, print_json, printable, show_table
 from ..passwords import hash_of
-from .request import (
-    ask,
-    check_kind,
-    check_quorum,
-    list_command,
-    read_values,
-    show_left_behind,
-    warn_of_closing,
-)
+from .request import ask, check_kind, check_quorum, list_command, read_values, show_left_behind, warn_of_closing
 from .verb import Asked, change_options, verb_command
 
 SECRET: Final = "password_hash"

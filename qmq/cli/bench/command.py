@@ -20,17 +20,7 @@ from ...bench.plan import BenchPlan
 from ...bench.progress import SILENT, Live, RunProgress
 from ...bench.workloads import BODY_BYTES_MIN, WINDOW_MAX, WORKLOADS, measure
 from ..client import Login
-from ..options import (
-    DEFAULT_AT,
-    FILE,
-    FOLDER,
-    SECONDS,
-    SECONDS_MAX,
-    Number,
-    header_option,
-    login_options,
-    read_address,
-)
+from ..options import DEFAULT_AT, FILE, FOLDER, SECONDS, SECONDS_MAX, Number, header_option, login_options, read_address
 from ..output import Failed
 from ..throwaway import NODES_MAX, exit_on_signals
 from .option_rules import COUNTED, KINDS, check_options

@@ -16,28 +16,13 @@ from functools import partial
 from typing import Final
 
 from qmq.client.core.answers import Answers
-from qmq.client.core.encode import (
-    Headers,
-    Send,
-    encode_connect,
-    encode_leave,
-    encode_send,
-    encode_transaction,
-)
+from qmq.client.core.encode import Headers, Send, encode_connect, encode_leave, encode_send, encode_transaction
 from qmq.client.core.failures import error_of
 from qmq.client.core.feed import Delivered, Feed, FeedKind, FeedState
 from qmq.client.core.feeds import Feeds
 from qmq.client.core.requests import REPLIES, Exchange, PendingReplies, PendingReply, Phase, Request, RequestKind
 from qmq.errors import NotConnected, Stale
-from qmq.wire.stomp import (
-    HEARTBEAT,
-    Connection,
-    Frame,
-    Limits,
-    Role,
-    negotiate_heartbeat,
-    parse_heartbeat,
-)
+from qmq.wire.stomp import HEARTBEAT, Connection, Frame, Limits, Role, negotiate_heartbeat, parse_heartbeat
 
 FINAL_CODES: Final = frozenset({"login-failed", "login-required"})
 

@@ -28,14 +28,7 @@ from qmq.errors import NodeRetired
 from qmq.model.dots import Origin, Vector
 from qmq.model.members import Listing, Membership, Retirement, Standing, majority
 from qmq.replication.mesh import Mesh
-from qmq.storage.catalog.facts import (
-    DISK,
-    LEARNER,
-    SELF_RETIRED,
-    disks_of,
-    retirement_fact,
-    retirements_of,
-)
+from qmq.storage.catalog.facts import DISK, LEARNER, SELF_RETIRED, disks_of, retirement_fact, retirements_of
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.store import Store
 

@@ -17,16 +17,7 @@ from qmq.replication.anti_entropy.feed import JournalFeed
 from qmq.replication.links.common_frames import take_common
 from qmq.replication.links.host import Host
 from qmq.replication.links.outbox import LinkOutbox
-from qmq.replication.protocol.frames import (
-    Ack,
-    Credit,
-    Follows,
-    Held,
-    MembershipFrame,
-    Returned,
-    Settled,
-    Welcome,
-)
+from qmq.replication.protocol.frames import Ack, Credit, Follows, Held, MembershipFrame, Returned, Settled, Welcome
 from qmq.replication.protocol.handshake import Partner
 
 
