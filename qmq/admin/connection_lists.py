@@ -3,15 +3,7 @@
 from collections.abc import Mapping
 
 from qmq.admin.facts.totals import rated
-from qmq.admin.inspection.connections import (
-    REASON_CHARS_MAX,
-    ConnectionRows,
-    ConnectionsCall,
-    KickCall,
-    LinkRows,
-    LinksCall,
-    place_of,
-)
+from qmq.admin.inspection import connections
 from qmq.errors import Refused
 from qmq.mesh.peers.calls import Facts, Replies
 from qmq.mesh.peers.rpc import PeerRpc
@@ -29,16 +21,16 @@ class ConnectionVerbs:
     async def connections(self, asked: VerbRequest[Connections]) -> Facts:
         """One page of connections, ordered by node and number. Raises Refused for a bad `after`."""
         limit = asked.options.limit
-        call = ConnectionsCall(**_named(asked), limit=limit, after=asked.options.after)
+        call = connections.ConnectionsCall(**_named(asked), limit=limit, after=asked.options.after)
 
         async def page() -> Facts:
             replies = await self._rpc.ask_all(call, is_mesh=asked.is_mesh)
             facts = _together(asked, "connections", replies)
-            rows = sorted(facts["rows"], key=lambda row: place_of(row["id"]))
+            rows = sorted(facts["rows"], key=lambda row: connections.place_of(row["id"]))
             # A node that has more says so; what sorts behind its last row may be incomplete.
             ends = [one.next for one in replies.by_node.values() if one.next]
-            end = min(ends, key=place_of, default="")
-            rows = [row for row in rows if not end or place_of(row["id"]) <= place_of(end)]
+            end = min(ends, key=connections.place_of, default="")
+            rows = [row for row in rows if not end or connections.place_of(row["id"]) <= connections.place_of(end)]
             end = rows[limit - 1]["id"] if len(rows) > limit else end
             return {**facts, "rows": rows[:limit], **({"next": end} if end else {})}
 
@@ -48,7 +40,7 @@ class ConnectionVerbs:
         """All links, as each node sees its own."""
 
         async def read() -> Facts:
-            return _together(asked, "links", await self._rpc.ask_all(LinksCall(), is_mesh=asked.is_mesh))
+            return _together(asked, "links", await self._rpc.ask_all(connections.LinksCall(), is_mesh=asked.is_mesh))
 
         return await rated(asked.options.rate_seconds, read)
 
@@ -57,10 +49,10 @@ class ConnectionVerbs:
         named = _named(asked)
         if not named:
             raise Refused("missing-header", "kick names connections: /control/kick/ID, or the header user or address.")
-        reason = asked.options.reason[:REASON_CHARS_MAX]
+        reason = asked.options.reason[: connections.REASON_CHARS_MAX]
         # Else the client that asks would get no response.
         but = f"{self._node}/{asked.session}"
-        call = KickCall(**named, reason=reason, but=but, is_dry_run=asked.is_dry_run)
+        call = connections.KickCall(**named, reason=reason, but=but, is_dry_run=asked.is_dry_run)
         return _together(asked, "connections", await self._rpc.ask_all(call, is_mesh=asked.is_mesh))
 
 
@@ -71,7 +63,9 @@ def _named(asked: VerbRequest[Connections | Kick]) -> Mapping[str, str]:
     return {name: one for name, one in named if one is not None}
 
 
-def _together(asked: VerbRequest[Verb], counted: str, replies: Replies[ConnectionRows] | Replies[LinkRows]) -> Facts:
+def _together(
+    asked: VerbRequest[Verb], counted: str, replies: Replies[connections.ConnectionRows] | Replies[connections.LinkRows]
+) -> Facts:
     """The rows of one node or of all."""
     found, missing = replies
     facts: Facts = {counted: sum([getattr(one, counted) for one in found.values()])}

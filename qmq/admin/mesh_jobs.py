@@ -19,16 +19,7 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from qmq.admin.bulk_jobs import (
-    CLIENT_LEFT,
-    HAS_CONSUMERS,
-    NOT_SERVING,
-    UNKNOWN,
-    BulkJob,
-    Coverage,
-    all_until,
-    run_bulk_job,
-)
+from qmq.admin import bulk_jobs
 from qmq.broker.messages.message import Message
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
@@ -76,7 +67,7 @@ class JobCall(PeerCall[JobReply], frozen=True):
     """Run a job, or go on with what the incarnation `origin` has begun, or stop it."""
 
     kind: ClassVar = "bulk-job"
-    job: BulkJob
+    job: bulk_jobs.BulkJob
     origin: Text
     stop: bool
 
@@ -98,21 +89,21 @@ class MeshJobs:
         """An id for a job that no other job of the mesh has."""
         return f"{self._engine.broker.origin}-{self._engine.environment.rng.getrandbits(64):016x}"
 
-    async def here(self, job: BulkJob, coverage: Coverage | None = None) -> Facts:
+    async def here(self, job: bulk_jobs.BulkJob, coverage: bulk_jobs.Coverage | None = None) -> Facts:
         """Run `job` on this node only; see `run_bulk_job`."""
         async with self._turn:
-            return await run_bulk_job(self._engine, self._definitions, job, coverage)
+            return await bulk_jobs.run_bulk_job(self._engine, self._definitions, job, coverage)
 
     async def drop(self, queue: str, covers: Callable[[Message], bool], check: Callable[[], None]) -> tuple[int, str]:
         """Settle on this node the messages that `covers` names; how many, and why some are left.
 
         `check` is called before each page; it raises Refused when the job must end.
         """
-        job = BulkJob(verb="delete", queue=queue, id=self.new_id(), is_forced=True)
-        facts = await self.here(job, Coverage(covers, check))
+        job = bulk_jobs.BulkJob(verb="delete", queue=queue, id=self.new_id(), is_forced=True)
+        facts = await self.here(job, bulk_jobs.Coverage(covers, check))
         return facts["messages"], facts["reason"]
 
-    async def everywhere(self, job: BulkJob, check: Callable[[], None] = lambda: None) -> Facts:
+    async def everywhere(self, job: bulk_jobs.BulkJob, check: Callable[[], None] = lambda: None) -> Facts:
         """Run `job` on all nodes: the sum of `messages`, the first `reason`, and the nodes that are missing.
 
         `taken_over` names nodes that are no loss, because another one has served their messages: node → that one.
@@ -138,7 +129,7 @@ class MeshJobs:
             part = replace(job, count=job.count - messages if job.count else 0)
             reply: JobReply | None
             if name == here:
-                reply = JobReply(**await self.here(part, all_until(check)))
+                reply = JobReply(**await self.here(part, bulk_jobs.all_until(check)))
             else:
                 reply = await self._at(name, part, check)
             if reply is None:
@@ -148,12 +139,12 @@ class MeshJobs:
             messages += reply.messages or 0
             is_known = is_known or reply.known
             why = reply.reason or ""
-            if not reason or why.startswith(HAS_CONSUMERS):
+            if not reason or why.startswith(bulk_jobs.HAS_CONSUMERS):
                 reason = why or reason
-            if why.startswith(NOT_SERVING):
+            if why.startswith(bulk_jobs.NOT_SERVING):
                 unheard.append(name)
         taken_over = {name: served[name] for name in unheard if name in served}
-        if taken_over and reason.startswith(NOT_SERVING) and len(taken_over) == len(unheard):
+        if taken_over and reason.startswith(bulk_jobs.NOT_SERVING) and len(taken_over) == len(unheard):
             reason = ""
         missing = [name for name in unheard if name not in taken_over]
         return {
@@ -163,10 +154,10 @@ class MeshJobs:
             "nodes_answered": asked - len(unheard),
             "nodes_missing": missing,
             **({"taken_over": taken_over} if taken_over else {}),
-            **({} if is_known or missing else UNKNOWN),
+            **({} if is_known or missing else bulk_jobs.UNKNOWN),
         }
 
-    async def _at(self, peer: str, job: BulkJob, check: Callable[[], None]) -> JobReply | None:
+    async def _at(self, peer: str, job: bulk_jobs.BulkJob, check: Callable[[], None]) -> JobReply | None:
         """The result of a peer; None when it does not answer."""
         origin = ""
         stop_at = inf
@@ -191,13 +182,13 @@ class MeshJobs:
         reply = await self._of_peers.do(job.id, act, seconds=REPORT_SECONDS, is_stopped=call.stop)
         return reply or JobReply(running=True, origin=str(self._engine.broker.origin))
 
-    async def _run(self, job: BulkJob, run: Run[JobReply]) -> JobReply:
+    async def _run(self, job: bulk_jobs.BulkJob, run: Run[JobReply]) -> JobReply:
         def check() -> None:
             if run.is_stopped or trio.current_time() > run.asked_at + UNASKED_SECONDS:
-                raise Refused(CLIENT_LEFT, "The client that asked for it has left.")
+                raise Refused(bulk_jobs.CLIENT_LEFT, "The client that asked for it has left.")
 
         try:
-            return JobReply(**await self.here(job, all_until(check)))
+            return JobReply(**await self.here(job, bulk_jobs.all_until(check)))
         except LogBroken:
             raise
         except Exception:

@@ -13,15 +13,8 @@ import msgspec
 
 from qmq.access.rules import Action
 from qmq.admin.bulk_jobs import UNKNOWN
+from qmq.admin.inspection import messages
 from qmq.admin.inspection.message_search import Event
-from qmq.admin.inspection.messages import (
-    UNKNOWN_MESSAGE,
-    MemoryMessagesCall,
-    Messages,
-    WhereaboutsCall,
-    fields_of_body,
-    take_body,
-)
 from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.errors import Refused
@@ -57,7 +50,7 @@ class MessageCall(PeerCall[Facts], frozen=True):
 
     @classmethod
     def encode_reply(cls, reply: Facts) -> bytes:
-        body = b"".join([take_body(row) for row in reply.get("rows", ())])
+        body = b"".join([messages.take_body(row) for row in reply.get("rows", ())])
         return msgspec.json.encode(reply or None) + b"\n" + body
 
     @classmethod
@@ -68,7 +61,7 @@ class MessageCall(PeerCall[Facts], frozen=True):
             need(facts, rows=list)
             for row in facts["rows"]:
                 need(row)
-                row |= fields_of_body(body)
+                row |= messages.fields_of_body(body)
         return facts
 
     def check(self, reply: Facts) -> None:
@@ -89,7 +82,7 @@ class MessageVerbs:
 
     _broker: Broker
     _rpc: PeerRpc
-    _messages: Messages
+    _messages: messages.Messages
     _access: Access
     _declared_queues: DeclaredQueues
     _queue_lifetimes: QueueLifetimes
@@ -120,7 +113,7 @@ class MessageVerbs:
         """Memory-only messages behind the first `offset`, node after node: at most `count`; whether more of them
         follow; what is left of `offset` behind all of them; and the names of the nodes that do not answer.
         """
-        call = MemoryMessagesCall(queue, 1 if offset else count)
+        call = messages.MemoryMessagesCall(queue, 1 if offset else count)
         found, missing = await self._rpc.ask_all(call)
         offsets: dict[str, int] = {}
         if offset:
@@ -130,7 +123,7 @@ class MessageVerbs:
                 offset -= offsets[node]
             if all(offsets[node] >= one.held for node, one in found.items()):
                 return [], False, offset, missing
-            again, silent = await self._rpc.ask_all(MemoryMessagesCall(queue, count, offsets))
+            again, silent = await self._rpc.ask_all(messages.MemoryMessagesCall(queue, count, offsets))
             # A node that has missed the first question does not know what it leaves out.
             found = {node: one for node, one in again.items() if node in offsets}
             missing = sorted({*missing, *silent})
@@ -153,7 +146,7 @@ class MessageVerbs:
         try:
             facts = await self._messages.get(message_id)
         except Refused as refused:
-            if refused.code != UNKNOWN_MESSAGE:
+            if refused.code != messages.UNKNOWN_MESSAGE:
                 raise
             found, missing = await self._ask_peers(MessageCall("get", message_id))
             if not found:
@@ -183,7 +176,7 @@ class MessageVerbs:
             if "destination" in event and not rights.allows(Action.OBSERVE, str(event["destination"])):
                 event["destination"] = HIDDEN
         records = [event["record"] for event in facts["events"]]
-        found, missing = await self._rpc.ask_all(WhereaboutsCall(message_id, records))
+        found, missing = await self._rpc.ask_all(messages.WhereaboutsCall(message_id, records))
         for event in facts["events"]:
             record = event.pop("record")
             there = found.get(event["node"])
@@ -208,7 +201,7 @@ class MessageVerbs:
         try:
             return await (found.trace if call.what == "trace" else found.get)(call.id)
         except Refused as refused:
-            if refused.code != UNKNOWN_MESSAGE:
+            if refused.code != messages.UNKNOWN_MESSAGE:
                 raise
             return {}
 

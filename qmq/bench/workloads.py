@@ -25,19 +25,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from qmq.address import Address
+from qmq.bench import frames
 from qmq.bench.connection import Ignore, LoadConnection
 from qmq.bench.exchange import Exchange, timed
-from qmq.bench.frames import (
-    BODY_MARK,
-    NUMBERED_BODY_BYTES_MIN,
-    RECEIPT_IDS,
-    RECEIPT_MARK,
-    AckCutter,
-    MarkCounter,
-    numbered_send,
-    receipted_sends,
-    sends,
-)
 from qmq.bench.histogram import Histogram
 from qmq.bench.many import backlog, drained, queues, subscriptions
 from qmq.bench.paced import Paced, Schedule, Stopwatch
@@ -45,8 +35,8 @@ from qmq.bench.plan import BenchPlan, LoadConnections, Meter, Report, Value
 from qmq.bench.process import Usage, sum_of, usage, wake_on_time
 from qmq.wire.stomp import encode_frame
 
-BODY_BYTES_MIN = NUMBERED_BODY_BYTES_MIN
-WINDOW_MAX = RECEIPT_IDS
+BODY_BYTES_MIN = frames.NUMBERED_BODY_BYTES_MIN
+WINDOW_MAX = frames.RECEIPT_IDS
 
 SETTLE_SECONDS = 2.0
 """After its start, until a node counts as idle."""
@@ -71,7 +61,7 @@ def topic(plan: BenchPlan, lines: LoadConnections) -> Report:
         lines.add(Ignore())
     if plan.connections:
         lines.idle(LOGIN_SECONDS)
-    subscribers = [lines.add(MarkCounter(BODY_MARK)) for _ in range(plan.subscribers)]
+    subscribers = [lines.add(frames.MarkCounter(frames.BODY_MARK)) for _ in range(plan.subscribers)]
     for subscriber in subscribers:
         subscriber.subscribe(destination, "auto")
     return _published(plan, report, destination, lines.add(Ignore()), subscribers)
@@ -81,7 +71,7 @@ def _published(
     plan: BenchPlan, report: Report, destination: str, sender: LoadConnection, readers: list[LoadConnection]
 ) -> Report:
     """Send to a topic that all of `readers` have subscribed to."""
-    ring = sends(destination, plan.body_bytes, *plan.send_headers("topic"))
+    ring = frames.sends(destination, plan.body_bytes, *plan.send_headers("topic"))
     copies = len(readers)
     outstanding = max(plan.outstanding, copies)
     timed(plan, report, Exchange(sender, ring, readers, copies=copies, outstanding=outstanding, progress=plan.progress))
@@ -96,9 +86,9 @@ def queue(plan: BenchPlan, lines: LoadConnections) -> Report:
 def _consumed(plan: BenchPlan, lines: LoadConnections, report: Report, at: Address) -> Report:
     """Send to a queue, and acknowledge each message at the node `at`."""
     destination = plan.destination_of("queue")
-    reader = lines.add(AckCutter(), at)
+    reader = lines.add(frames.AckCutter(), at)
     reader.subscribe(destination, "client-individual", *plan.credit)
-    ring = sends(destination, plan.body_bytes, *plan.send_headers("queue"))
+    ring = frames.sends(destination, plan.body_bytes, *plan.send_headers("queue"))
     sender = lines.add(Ignore())
     exchange = Exchange(sender, ring, [reader], copies=1, outstanding=plan.outstanding, progress=plan.progress)
     timed(plan, report, exchange)
@@ -109,8 +99,8 @@ def send(plan: BenchPlan, lines: LoadConnections) -> Report:
     """SENDs with a receipt each; the messages stay in their queue."""
     destination = plan.destination_of("queue")
     report = plan.report("body_bytes", "window", "memory")
-    ring = receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("queue"))
-    sender = lines.add(MarkCounter(RECEIPT_MARK))
+    ring = frames.receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("queue"))
+    sender = lines.add(frames.MarkCounter(frames.RECEIPT_MARK))
     exchange = Exchange(sender, ring, [sender], copies=1, outstanding=plan.window, progress=plan.progress)
     timed(plan, report, exchange)
     return report
@@ -125,7 +115,7 @@ def latency(plan: BenchPlan, lines: LoadConnections) -> Report:
     watch = Stopwatch(schedule)
     receiver = lines.add(watch)
     receiver.subscribe(destination, "auto")
-    frame = numbered_send(destination, plan.body_bytes, plan.send_headers(kind))
+    frame = frames.numbered_send(destination, plan.body_bytes, plan.send_headers(kind))
     sender = lines.add(Ignore())
     wake_on_time()
     schedule.start = time.monotonic()
@@ -208,7 +198,7 @@ def mesh(plan: BenchPlan, lines: LoadConnections) -> Report:
 
 def _mesh_topic(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
     destination = plan.destination_of("topic")
-    readers = [lines.add(MarkCounter(PROBE), at) for at in plan.others]
+    readers = [lines.add(frames.MarkCounter(PROBE), at) for at in plan.others]
     for reader in readers:
         reader.subscribe(destination, "auto")
     sender = lines.add(Ignore())
@@ -222,11 +212,11 @@ def _mesh_queue(plan: BenchPlan, lines: LoadConnections, report: Report) -> Repo
 
 def _mesh_fanout(plan: BenchPlan, lines: LoadConnections, report: Report) -> Report:
     destination = plan.destination_of("fanout")
-    readers = [lines.add(MarkCounter(BODY_MARK), at) for at in (plan.at, *plan.others)]
+    readers = [lines.add(frames.MarkCounter(frames.BODY_MARK), at) for at in (plan.at, *plan.others)]
     for reader in readers:
         reader.subscribe(destination, "auto")
-    ring = receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("fanout"))
-    sender = lines.add(MarkCounter(RECEIPT_MARK))
+    ring = frames.receipted_sends(destination, plan.body_bytes, plan.window, *plan.send_headers("fanout"))
+    sender = lines.add(frames.MarkCounter(frames.RECEIPT_MARK))
     # A message under way counts until its receipt and all its deliveries have come.
     counted = [sender, *readers]
     copies = len(counted)
@@ -250,7 +240,7 @@ def _wait_until_found(sender: LoadConnection, readers: list[LoadConnection], des
             if select.select([reader.socket], [], [], PROBE_SECONDS)[0]:
                 reader.read()
         reader.received = 0
-        reader.count_with(MarkCounter(BODY_MARK))
+        reader.count_with(frames.MarkCounter(frames.BODY_MARK))
 
 
 WORKLOADS: Mapping[str, Callable[[BenchPlan, LoadConnections], Report]] = {

@@ -20,18 +20,8 @@ import click
 
 from ..config import PeersFile, load_peers
 from ..config.secrecy import is_open_to_others
+from . import launch
 from .client import CommandClient, Endpoint, Login, ServerError
-from .launch import (
-    LOGIN_SECONDS,
-    PROBE_SECONDS,
-    LocalMesh,
-    LogTail,
-    NodeProcess,
-    exit_text,
-    recorded,
-    stop_recorded,
-    what_to_try,
-)
 from .mesh_members import check, retire
 from .mesh_serving import SERVING, Served, merge_serving, serving_table
 from .options import FILE, FOLDER, json_option, login_options
@@ -100,9 +90,9 @@ def up(
     where = data or default_data(file)
     if file.secret is not None and file.secret_file is None and is_open_to_others(peers):
         _make_private(peers)
-    fleet = LocalMesh(peers, where, nodes=_names(nodes), config_file=config_file, log_level=log_level)
+    fleet = launch.LocalMesh(peers, where, nodes=_names(nodes), config_file=config_file, log_level=log_level)
     with stop_signals() as stopping, fleet:
-        logs = [LogTail(node, verbose) for node in fleet.nodes.values()]
+        logs = [launch.LogTail(node, verbose) for node in fleet.nodes.values()]
         screen = Screen(sys.stdout)
         fleet.start_all()
         watcher = Watcher(fleet, login)
@@ -117,7 +107,7 @@ def up(
                 was_ready = all(state.state == "ready" for state in states)
                 if was_ready:
                     ready = f"mesh {fleet.peers.mesh}: {counted(len(states), 'node')} ready; Ctrl-C stops all"
-                    screen.say("\n".join([ready, *what_to_try(fleet)]))
+                    screen.say("\n".join([ready, *launch.what_to_try(fleet)]))
             if all(node.exit_code is not None for node in fleet.nodes.values()):
                 break  # `mesh down` in another shell
             stopping.wait(REFRESH_SECONDS)
@@ -126,7 +116,7 @@ def up(
         fleet.stop_all()
         screen.show([line for log in logs for line in log.new_lines()], None)
         for node in fleet.nodes.values():
-            screen.say(f"node {node.name} ended with {exit_text(node.exit_code or 0)}")
+            screen.say(f"node {node.name} ended with {launch.exit_text(node.exit_code or 0)}")
         if any(node.exit_code for name, node in fleet.nodes.items() if name not in killed):
             sys.exit(1)
 
@@ -142,10 +132,10 @@ def down(peers: Path, data: Path | None, nodes: str | None) -> None:
     """
     where = data or default_data(load_peers(peers))
     wanted = _names(nodes)
-    running = [one for one in recorded(where) if one.is_alive and (wanted is None or one.name in wanted)]
+    running = [one for one in launch.recorded(where) if one.is_alive and (wanted is None or one.name in wanted)]
     if not running:
         raise Failed(f"no node runs from {where}")
-    killed = stop_recorded(running)
+    killed = launch.stop_recorded(running)
     for one in running:
         click.echo(f"node {one.name} {'killed: it did not stop in time' if one.name in killed else 'stopped'}")
 
@@ -183,12 +173,12 @@ def status(peers: Path, data: Path | None, wait: float, login: Login, as_json: b
 
 def _poll(file: PeersFile, where: Path, login: Login) -> tuple[list[NodeState], list[Served]]:
     """What each node of the file says now."""
-    pids = {one.name: one.pid for one in recorded(where) if one.is_alive}
+    pids = {one.name: one.pid for one in launch.recorded(where) if one.is_alive}
     states = []
     reports = {}
     retired: dict[str, str] = {}
     for peer in file.nodes:
-        probe = StatusProbe(NodeProcess(peer.name, peer.client, where), file.version, login)
+        probe = StatusProbe(launch.NodeProcess(peer.name, peer.client, where), file.version, login)
         states.append(probe.poll(pids.get(peer.name), "silent"))
         if probe.takeover is not None:
             reports[peer.name] = probe.takeover
@@ -257,7 +247,7 @@ def stop_signals() -> Iterator[threading.Event]:
 class StatusProbe:
     """Asks one node for its status, over one connection, so that asking twice a second costs little."""
 
-    def __init__(self, node: NodeProcess, version: int = 0, login: Login | None = None) -> None:
+    def __init__(self, node: launch.NodeProcess, version: int = 0, login: Login | None = None) -> None:
         """`version`: the version of the peers file that the node should use; 0 for any."""
         self.node = node
         self._version = version
@@ -296,8 +286,8 @@ class StatusProbe:
         """By its Unix socket if it has one here, which needs no login; else by its address."""
         if self.node.socket.exists():
             with suppress(Failed):
-                return Endpoint([self.node.socket], Login(), PROBE_SECONDS).connect()
-        patience = PROBE_SECONDS if self._login.name is None else LOGIN_SECONDS
+                return Endpoint([self.node.socket], Login(), launch.PROBE_SECONDS).connect()
+        patience = launch.PROBE_SECONDS if self._login.name is None else launch.LOGIN_SECONDS
         return Endpoint([self.node.address], self._login, patience).connect()
 
     def close(self) -> None:
@@ -309,7 +299,7 @@ class StatusProbe:
 class Watcher:
     """The states of all nodes of a mesh on this machine."""
 
-    def __init__(self, fleet: LocalMesh, login: Login | None = None) -> None:
+    def __init__(self, fleet: launch.LocalMesh, login: Login | None = None) -> None:
         self._probes = [StatusProbe(node, 0, login) for node in fleet.nodes.values()]
         self._answered: set[str] = set()
 
@@ -320,7 +310,7 @@ class Watcher:
             pid = node.process.pid if node.process is not None else None
             if node.exit_code is not None:
                 probe.close()
-                ended = f"ended: {exit_text(node.exit_code)}"
+                ended = f"ended: {launch.exit_text(node.exit_code)}"
                 states.append(NodeState(node.name, str(node.address), None, ended, None, None))
                 continue
             state = probe.poll(pid, "silent" if node.name in self._answered else "starting")

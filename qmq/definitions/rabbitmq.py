@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from qmq.config.definition_values import read_policy
+from qmq.definitions import rabbitmq_vhosts
 from qmq.definitions.rabbitmq_patterns import NamePattern, parts_of
 from qmq.definitions.rabbitmq_topology import (
     alternate_of,
@@ -20,14 +21,6 @@ from qmq.definitions.rabbitmq_topology import (
     values_of,
 )
 from qmq.definitions.rabbitmq_users import administrators, narrowed_users, permissions_of, user_of
-from qmq.definitions.rabbitmq_vhosts import (
-    is_in_another,
-    keep_policies_apart,
-    keep_users_apart,
-    placed,
-    prefixes_of,
-    read_vhosts,
-)
 from qmq.errors import ConfigError
 from qmq.model.routing_names import PREFIX, VHOST_DEFAULT
 
@@ -94,8 +87,8 @@ def convert(found: Mapping[str, Any], target: ImportTarget) -> tuple[Values, lis
     kinds = ("vhost", "user", "permission", "policy", "queue", "exchange", "binding")
     values: Values = {kind: {} for kind in kinds}
     left_out: list[str] = []
-    own = read_vhosts(_entries(found.get("vhosts")), values["vhost"], left_out)
-    prefixes = {**prefixes_of(target.names("vhost"), own), **own}
+    own = rabbitmq_vhosts.read_vhosts(_entries(found.get("vhosts")), values["vhost"], left_out)
+    prefixes = {**rabbitmq_vhosts.prefixes_of(target.names("vhost"), own), **own}
     vhosts = {*values["vhost"], *target.names("vhost")}
     bytes_max = target.destination_bytes_max
     # With those of the file as they are added.
@@ -119,7 +112,7 @@ def convert(found: Mapping[str, Any], target: ImportTarget) -> tuple[Values, lis
                 continue
             if prefix:
                 label += f" in {prefix[:-1]}"
-            elif is_in_another(part, entry, vhosts):
+            elif rabbitmq_vhosts.is_in_another(part, entry, vhosts):
                 left_out.append(
                     f"{label}: names in {VHOST_DEFAULT} that begin so are those of another virtual host here"
                 )
@@ -131,7 +124,7 @@ def convert(found: Mapping[str, Any], target: ImportTarget) -> tuple[Values, lis
                     left_out.append(f"{label}: another entry before it has this name, and counts")
                 if first is not entry:
                     continue
-            entry = placed(part, entry, prefix)
+            entry = rabbitmq_vhosts.placed(part, entry, prefix)
             if part == "users":
                 user_of(entry, label, values["user"], target.names("user"), target.hashes, left_out)
             elif part == "permissions":
@@ -148,12 +141,12 @@ def convert(found: Mapping[str, Any], target: ImportTarget) -> tuple[Values, lis
             elif part != "global_parameters" or entry.get("name") not in NAMELESS:
                 left_out.append(f"{label}: has no counterpart")
     drop_alternates(values["exchange"], target.names("exchange"), left_out, vhosts)
-    keep_policies_apart(values["policy"], target.names("policy"), vhosts)
+    rabbitmq_vhosts.keep_policies_apart(values["policy"], target.names("policy"), vhosts)
     names = {said: prefix[:-1] or VHOST_DEFAULT for said, prefix in prefixes.items()}
     exempt = administrators(found.get("users"))
     # A user of the mesh may have permissions in virtual hosts of which this file says nothing.
     known = dict.fromkeys(target.names("user"), {names[said] for said in prefixes if said not in own})
-    keep_users_apart(found.get("permissions"), exempt, known, names, values["permission"], left_out)
+    rabbitmq_vhosts.keep_users_apart(found.get("permissions"), exempt, known, names, values["permission"], left_out)
     return {kind: of_kind for kind, of_kind in values.items() if of_kind}, left_out
 
 

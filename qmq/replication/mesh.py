@@ -30,19 +30,7 @@ from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.links.registry import LinkRegistry
 from qmq.replication.links.reverse_dial import ReverseDial
 from qmq.replication.links.statistics import MeshStatistics, mesh_statistics
-from qmq.replication.protocol.frames import (
-    Credit,
-    Forgotten,
-    HeartbeatFrame,
-    Holds,
-    PeerRequest,
-    RequestFrame,
-    ResponseFrame,
-    Returned,
-    Settled,
-    Terms,
-    Waiting,
-)
+from qmq.replication.protocol import frames
 from qmq.replication.protocol.handshake import PeerIdentity
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.repair.range_snapshot import RangeSnapshot
@@ -179,17 +167,17 @@ class Mesh:
             outbox.put_replies(messages)
             self.replies_dropped += outbox.replies_dropped - dropped
 
-    def ask(self, number: int, request: PeerRequest) -> list[Origin]:
+    def ask(self, number: int, request: frames.PeerRequest) -> list[Origin]:
         """Ask every peer that can be reached now; returns their names. Answers come to `Host.response_received`."""
         for outbox in self._registry.outboxes.values():
-            outbox.put(RequestFrame(number, request))
+            outbox.put(frames.RequestFrame(number, request))
         return list(self._registry.outboxes)
 
-    def ask_one(self, peer: str, number: int, request: PeerRequest) -> list[Origin]:
+    def ask_one(self, peer: str, number: int, request: frames.PeerRequest) -> list[Origin]:
         """Send a request to one peer, if it is reachable; returns its incarnation, or nothing."""
         found = [origin for origin in self._registry.outboxes if origin.node == peer]
         for origin in found[:1]:
-            self._registry.outboxes[origin].put(RequestFrame(number, request))
+            self._registry.outboxes[origin].put(frames.RequestFrame(number, request))
         return found[:1]
 
     def links_to(self, peer: Origin) -> Collection[object]:
@@ -264,16 +252,16 @@ class Mesh:
         followings = self._registry.followings.values()
         return not all(link.caught_up for link in followings) if followings else True
 
-    def send_terms(self, peer: str, frame: Terms) -> bool:
+    def send_terms(self, peer: str, frame: frames.Terms) -> bool:
         """Send `peer` something about terms: a beat over every link, anything else over one. False when there is none.
 
         What consumers here hold goes the way of what they give back, which must not overtake it: without that link it
         goes unsaid, and is what the next one begins with (`Held`).
         """
         following, serving = self._registry.followings.get(peer), self._registry.servings.get(peer)
-        outboxes = (following,) if isinstance(frame, Holds) else (following, serving)
+        outboxes = (following,) if isinstance(frame, frames.Holds) else (following, serving)
         links = [link for link in outboxes if link is not None]
-        for link in links if isinstance(frame, HeartbeatFrame) else links[:1]:
+        for link in links if isinstance(frame, frames.HeartbeatFrame) else links[:1]:
             link.outbox.put(frame)
         return bool(links)
 
@@ -319,7 +307,7 @@ class Mesh:
         """
         is_open = any(link.outbox is way for link in self._registry.links)
         outbox = way if is_open else self._registry.outboxes.get(peer)
-        if outbox is not None and not outbox.put_answer(ResponseFrame(number, answer)):
+        if outbox is not None and not outbox.put_answer(frames.ResponseFrame(number, answer)):
             log.warning("! no response to %s: its %d bytes are too many for the link", peer.node, len(answer))
 
     def lend(self, peer: str, messages: list[Message]) -> None:
@@ -340,20 +328,20 @@ class Mesh:
                 self._registry.unlent.setdefault(peer, []).extend(unlent)
                 self._listener.schedule_return()
             for start in range(0, len(names), OFFERS_PER_FRAME):
-                serving.outbox.put_offers(Forgotten(names[start : start + OFFERS_PER_FRAME]))
+                serving.outbox.put_offers(frames.Forgotten(names[start : start + OFFERS_PER_FRAME]))
 
     def waiting(self, peer: str, queues: dict[str, bool]) -> None:
         """Whether messages wait here for consumers of `peer`, which has requested this."""
         serving = self._registry.servings.get(peer)
         if serving is not None:
-            serving.outbox.put(Waiting(queues))
+            serving.outbox.put(frames.Waiting(queues))
 
     def settled(self, peer: str, dots: list[Dot]) -> None:
         """Messages lent by `peer` that are settled here."""
         following = self._registry.followings.get(peer)
         if following is not None:
             for start in range(0, len(dots), DOTS_PER_FRAME):
-                following.outbox.put(Settled(dots[start : start + DOTS_PER_FRAME]))
+                following.outbox.put(frames.Settled(dots[start : start + DOTS_PER_FRAME]))
 
     def give_back(self, peer: str, returns: list[Return]) -> None:
         """Messages lent by `peer` that no consumer here can take; True where a client has seen it."""
@@ -361,7 +349,7 @@ class Mesh:
         if following is not None:
             dots = [(message.dot, why, asks) for message, why, asks in returns]
             for start in range(0, len(dots), DOTS_PER_FRAME):
-                following.outbox.put(Returned(dots[start : start + DOTS_PER_FRAME]))
+                following.outbox.put(frames.Returned(dots[start : start + DOTS_PER_FRAME]))
 
     def offer(self, offers: list[tuple[str, str, int]]) -> None:
         """(peer, queue, limit) as `Borrowing.offers` gives them."""
@@ -372,7 +360,7 @@ class Mesh:
             following = self._registry.followings.get(peer)
             if following is not None:
                 for start in range(0, len(limits), OFFERS_PER_FRAME):
-                    following.outbox.put_offers(Credit(limits[start : start + OFFERS_PER_FRAME]))
+                    following.outbox.put_offers(frames.Credit(limits[start : start + OFFERS_PER_FRAME]))
 
     # Read by the node
 

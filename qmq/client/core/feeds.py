@@ -1,13 +1,6 @@
 """The subscriptions of one client: opened on each connection again, fed with messages, and ended."""
 
-from qmq.client.core.encode import (
-    Headers,
-    encode_settle,
-    encode_status_request,
-    encode_subscribe,
-    encode_undo,
-    vector_of,
-)
+from qmq.client.core import encode
 from qmq.client.core.feed import AckMode, Delivered, Feed, FeedKind, FeedState
 from qmq.client.core.requests import Exchange, Phase, Request, RequestKind
 from qmq.client.core.vectors import parse_progress
@@ -31,7 +24,7 @@ class Feeds:
         if feed.kind is FeedKind.FANOUT and feed.start == "next" and not feed.opened:
             receipt = self._exchange.next_number()
             feed.state = FeedState.ASKING
-            asked = encode_status_request(receipt, feed.destination)
+            asked = encode.encode_status_request(receipt, feed.destination)
             self._exchange.request(Request(RequestKind.STATUS, receipt, asked, feed=feed))
         else:
             self._subscribe_on_wire(feed)
@@ -40,21 +33,21 @@ class Feeds:
         feed.state = FeedState.OPENING
         feed.wire_id = self._exchange.next_number()
         self.by_wire_id[feed.wire_id] = feed
-        self._exchange.request(Request(RequestKind.SUBSCRIBE, feed.wire_id, encode_subscribe(feed), feed=feed))
+        self._exchange.request(Request(RequestKind.SUBSCRIBE, feed.wire_id, encode.encode_subscribe(feed), feed=feed))
 
     def start_at(self, feed: Feed, status: str) -> None:
         """A feed starts at `next`: make that a vector, so that it can be resumed exactly.
 
         If the node does not report it, the start stays `next`: a change of nodes may miss messages (docs/client.md).
         """
-        vector = vector_of(status)
+        vector = encode.vector_of(status)
         if vector is not None:
             feed.seen = parse_progress(vector)
             feed.handed = feed.seen.copy()
             feed.start = "resume"
         self._subscribe_on_wire(feed)
 
-    def put(self, headers: Headers, body: bytes) -> None:
+    def put(self, headers: encode.Headers, body: bytes) -> None:
         """A message has come."""
         feed = self.by_wire_id.get(headers.get("subscription", ""))
         if feed is None:
@@ -96,13 +89,13 @@ class Feeds:
 
     def settle(self, delivery: Delivered, is_ack: bool, receipt: str | None, *, requeue: bool = True) -> None:
         delivery.feed.settle(delivery)
-        frame = encode_settle(delivery.ack_id, is_ack, receipt, delivery.feed.ack_level, requeue=requeue)
+        frame = encode.encode_settle(delivery.ack_id, is_ack, receipt, delivery.feed.ack_level, requeue=requeue)
         self._exchange.output.append(frame)
 
     def _close_wire(self, feed: Feed) -> None:
         """Take the SUBSCRIBE back; the feed itself goes on."""
         if self.by_wire_id.pop(feed.wire_id, None) is not None and self._exchange.phase is Phase.ONLINE:
-            self._exchange.output.append(encode_undo("UNSUBSCRIBE", "id", feed.wire_id))
+            self._exchange.output.append(encode.encode_undo("UNSUBSCRIBE", "id", feed.wire_id))
         for request in self._exchange.requests:
             if request.feed is feed:
                 self._exchange.requests.remove(request)

@@ -9,24 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qmq.broker.consumers.outcome import Outcome
-from qmq.broker.takeover.election_effects import (
-    BeginCampaign,
-    BeginSync,
-    ClearCondition,
-    ContinueService,
-    ElectionEffect,
-    EndSync,
-    HandOff,
-    RaiseCondition,
-    RecordTerm,
-    RecordVote,
-    ReportEvent,
-    RequestRelease,
-    RequestVote,
-    ReturnMessages,
-    SchedulePoll,
-    SendHeartbeat,
-)
+from qmq.broker.takeover import election_effects
 from qmq.broker.takeover.elections import Elections
 from qmq.broker.takeover.leases import Bid, Term
 from qmq.engine.parts import EngineParts
@@ -52,44 +35,44 @@ class TakeoverEffects:
     _sync: TakeoverSync
     _wake: Callable[[], None]
 
-    def carry_out(self, effects: Iterable[ElectionEffect], out: Outcome) -> None:
+    def carry_out(self, effects: Iterable[election_effects.ElectionEffect], out: Outcome) -> None:
         """Carry out what was decided; records go to `out`."""
         sync = self._sync
         for effect in effects:
             match effect:
-                case SendHeartbeat(peer, beat):
+                case election_effects.SendHeartbeat(peer, beat):
                     self._send(peer, HeartbeatFrame(beat))
-                case BeginCampaign(bid):
+                case election_effects.BeginCampaign(bid):
                     log.info("= requests votes to serve %s in term %d", bid.owner, bid.term)
-                case RequestVote(peer, bid):
+                case election_effects.RequestVote(peer, bid):
                     self._send(peer, Ask(bid))
-                case RequestRelease(server, number):
+                case election_effects.RequestRelease(server, number):
                     self._send(server, Release(self._mesh.node, number))
-                case RecordVote(bid):
+                case election_effects.RecordVote(bid):
                     self._write(RecordKind.VOTE, bid.owner, Term(bid.term, bid.candidate), out)
                     self._node.spawn(partial(self._give_vote, bid))
-                case RecordTerm(owner, term):
+                case election_effects.RecordTerm(owner, term):
                     self._write(RecordKind.TERM, owner, term, out)
                     log.info("= elected to serve %s in term %d", owner, term.number)
-                case BeginSync(owner, number, needs, lent):
+                case election_effects.BeginSync(owner, number, needs, lent):
                     sync.begin(owner, number, needs, lent)
-                case ContinueService(owner):
+                case election_effects.ContinueService(owner):
                     sync.renew(owner)
-                case EndSync(owner):
+                case election_effects.EndSync(owner):
                     sync.end(owner)
-                case HandOff():
+                case election_effects.HandOff():
                     self._hand_off(effect)
-                case ReturnMessages(hand_off, number, was_served):
+                case election_effects.ReturnMessages(hand_off, number, was_served):
                     if was_served:
                         log.info("= %s is back: this node has stopped serving its messages", hand_off.owner)
                     self._return(hand_off, number)
-                case RaiseCondition(code, message):
+                case election_effects.RaiseCondition(code, message):
                     self._node.raise_condition(code, message)
-                case ClearCondition(code, message):
+                case election_effects.ClearCondition(code, message):
                     self._node.clear_condition(code, message)
-                case ReportEvent(code, message):
+                case election_effects.ReportEvent(code, message):
                     self._node.add_event(code, message)
-                case SchedulePoll():
+                case election_effects.SchedulePoll():
                     self._wake()
 
     def _send(self, peer: str, frame: Terms) -> None:
@@ -113,14 +96,14 @@ class TakeoverEffects:
         )
         engine.path.submit(out)
 
-    def _hand_off(self, hand_off: HandOff) -> None:
+    def _hand_off(self, hand_off: election_effects.HandOff) -> None:
         owner, server, number = hand_off
         self._sync.end(owner)
         held = self._engine.broker.queues.handoff.cede(owner, server)
         if number:
             self._send(server, Holds(owner, number, held))
 
-    def _return(self, hand_off: HandOff, number: int) -> None:
+    def _return(self, hand_off: election_effects.HandOff, number: int) -> None:
         owner, handoff = hand_off.owner, self._engine.broker.queues.handoff
         lent = handoff.with_peers(owner)
         self._hand_off(hand_off)

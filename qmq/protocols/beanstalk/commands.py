@@ -24,18 +24,8 @@ from qmq.gateways.rules import Rules
 from qmq.protocols.beanstalk.codec import replies as reply
 from qmq.protocols.beanstalk.codec.commands import BeanstalkCommand, BeanstalkVerb
 from qmq.protocols.beanstalk.decisions import Decisions, PutJob, SettleJob
+from qmq.protocols.beanstalk.gateway import jobs
 from qmq.protocols.beanstalk.gateway.encoder import BeanstalkEncoder, OrderedReplies, ReplySlot, refusal_reply
-from qmq.protocols.beanstalk.gateway.jobs import (
-    ID,
-    JobCounts,
-    JobState,
-    buried_queue_of,
-    job_priority,
-    next_head,
-    put_head,
-    queue_of,
-    tube_of,
-)
 from qmq.protocols.beanstalk.inspection import INSPECTIONS, Inspection
 from qmq.protocols.beanstalk.jobs import FoundJob
 from qmq.protocols.beanstalk.part import DEFAULT_TUBE, BeanstalkPart
@@ -95,7 +85,7 @@ class BeanstalkCommands:
         self.watched: dict[str, None] = {DEFAULT_TUBE: None}
         self.is_producer = self.is_worker = False
         self.has_left = False
-        sets = frozenset({ID, COPIES_LEFT})
+        sets = frozenset({jobs.ID, COPIES_LEFT})
         gateway = self._gateway = parts.loops.gateway_of(session, encoder, rights, is_atomic=True, sets=sets)
         decisions = Decisions(parts.loops, parts.engine, part, session, gateway, encoder, replies, pull)
         self._decisions, self._reservations = decisions, decisions.reservations
@@ -165,7 +155,7 @@ class BeanstalkCommands:
         if head is None:
             if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
-            head = self._heads[key] = put_head(self.used, priority, delay, ttr)
+            head = self._heads[key] = jobs.put_head(self.used, priority, delay, ttr)
         self._part.count(self.used, "put")
         self._decisions.add(PutJob(self._replies.slot(is_put=True), head, command.body))
 
@@ -179,13 +169,13 @@ class BeanstalkCommands:
         slot = self._replies.slot(reply.RELEASED)
         message = delivery.message
         queue = message.envelope.destination
-        if priority == job_priority(message) and not delay and queue == queue_of(tube_of(queue)):
+        if priority == jobs.job_priority(message) and not delay and queue == jobs.queue_of(jobs.tube_of(queue)):
             self._part.released(job)
             self._decisions.add(SettleJob(slot, delivery, is_released=True))
             return
         counts = self._part.carried(message, is_reserved=True)
         head = self._next_head(
-            message, queue_of(tube_of(queue)), priority, delay, counts._replace(releases=counts.releases + 1)
+            message, jobs.queue_of(jobs.tube_of(queue)), priority, delay, counts._replace(releases=counts.releases + 1)
         )
         self._decisions.add(PutJob(slot, head, message.body, delivery))
 
@@ -198,7 +188,7 @@ class BeanstalkCommands:
         self._reservations.done(job)
         message = delivery.message
         counts = self._part.carried(message, is_reserved=True)
-        queue = buried_queue_of(tube_of(message.envelope.destination))
+        queue = jobs.buried_queue_of(jobs.tube_of(message.envelope.destination))
         head = self._next_head(message, queue, priority, 0, counts._replace(buries=counts.buries + 1))
         self._decisions.add(PutJob(self._replies.slot(reply.BURIED), head, message.body, delivery))
 
@@ -238,7 +228,7 @@ class BeanstalkCommands:
     async def _delete(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         job = command.numbers[0]
         found = await self._part.jobs.find(job)
-        if found is None or found.state is JobState.RESERVED:
+        if found is None or found.state is jobs.JobState.RESERVED:
             slot.fill(reply.NOT_FOUND)
             return
         self._check(Action.SUBSCRIBE, found.message.envelope.destination)
@@ -253,7 +243,7 @@ class BeanstalkCommands:
         if delivery is None:
             return False
         self._reservations.done(job)
-        self._part.count(tube_of(delivery.message.envelope.destination), "delete")
+        self._part.count(jobs.tube_of(delivery.message.envelope.destination), "delete")
         self._decisions.add(SettleJob(self._replies.slot(reply.DELETED), delivery))
         return True
 
@@ -267,7 +257,7 @@ class BeanstalkCommands:
         job = command.numbers[0]
         self.is_worker = True
         found = await self._part.jobs.find(job)
-        if found is None or found.state is JobState.RESERVED or self.is_over:
+        if found is None or found.state is jobs.JobState.RESERVED or self.is_over:
             slot.fill(reply.NOT_FOUND)
             return
         delivery = await self._taken(found) if await self._part.changes.waits(found) else None
@@ -298,11 +288,11 @@ class BeanstalkCommands:
         else:
             with suppress(Refused):
                 here = self._broker.origin.node
-                await self._part.changes.delete(FoundJob(delivery.message, here, JobState.READY))
+                await self._part.changes.delete(FoundJob(delivery.message, here, jobs.JobState.READY))
 
     async def _taken(self, found: FoundJob) -> Delivery | None:
         """The delivery of a copy of a job to this connection; None if that cannot be. Durable on return."""
-        message, queue = found.message, queue_of(found.tube)
+        message, queue = found.message, jobs.queue_of(found.tube)
         self._check(Action.SUBSCRIBE, message.envelope.destination)
         # Those that earlier calls have left behind: a connection has a bound of them.
         self._reservations.reap(self.watched)
@@ -310,7 +300,7 @@ class BeanstalkCommands:
         if subscription is None:
             return None
         counts = self._part.carried(message, is_reserved=False)
-        head = self._next_head(message, queue, job_priority(message), 0, counts)
+        head = self._next_head(message, queue, jobs.job_priority(message), 0, counts)
         await self._path.slot(self._session.id)
         if self.is_over:
             return None
@@ -325,19 +315,19 @@ class BeanstalkCommands:
             delivery.sent = True
         return delivery
 
-    def _next_head(self, message: Message, queue: str, priority: int, delay: int, counts: JobCounts) -> Head:
+    def _next_head(self, message: Message, queue: str, priority: int, delay: int, counts: jobs.JobCounts) -> Head:
         ahead_us = self._broker.clocks.apart_us(message.origin.node) or 0
-        return next_head(message, queue, priority, delay, counts, ahead_us)
+        return jobs.next_head(message, queue, priority, delay, counts, ahead_us)
 
     async def _kick(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = self.used
         self._check_kick(tube)
-        self._check(Action.SUBSCRIBE, buried_queue_of(tube))
+        self._check(Action.SUBSCRIBE, jobs.buried_queue_of(tube))
         slot.fill(reply.kicked(await self._part.changes.kick_tube(tube, command.numbers[0])))
 
     async def _kick_job(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         found = await self._part.jobs.find(command.numbers[0])
-        if found is None or found.state not in (JobState.BURIED, JobState.DELAYED):
+        if found is None or found.state not in (jobs.JobState.BURIED, jobs.JobState.DELAYED):
             slot.fill(reply.NOT_FOUND)
             return
         self._check_kick(found.tube)
@@ -345,8 +335,8 @@ class BeanstalkCommands:
         slot.fill(_changed(await self._part.changes.kick(found), reply.KICKED_ONE))
 
     def _check_kick(self, tube: str) -> None:
-        self._check(Action.SUBSCRIBE, queue_of(tube))
-        self._check(Action.SEND, queue_of(tube))
+        self._check(Action.SUBSCRIBE, jobs.queue_of(tube))
+        self._check(Action.SEND, jobs.queue_of(tube))
 
     async def _peek_first(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         state = PEEKED[command.verb]
@@ -355,7 +345,7 @@ class BeanstalkCommands:
 
     async def _pause_tube(self, command: BeanstalkCommand, slot: ReplySlot) -> None:
         tube = command.tube
-        self._rights.check_needs(PauseQueue.needs(queue_of(tube), NO_HEADERS, None))
+        self._rights.check_needs(PauseQueue.needs(jobs.queue_of(tube), NO_HEADERS, None))
         if await self._parts.statistics.of_tube(tube) is None:
             slot.fill(reply.NOT_FOUND)
             return
@@ -376,9 +366,9 @@ def _changed(done: bool | None, word: bytes) -> bytes:
 
 
 PEEKED: Final = {
-    BeanstalkVerb.PEEK_READY: JobState.READY,
-    BeanstalkVerb.PEEK_DELAYED: JobState.DELAYED,
-    BeanstalkVerb.PEEK_BURIED: JobState.BURIED,
+    BeanstalkVerb.PEEK_READY: jobs.JobState.READY,
+    BeanstalkVerb.PEEK_DELAYED: jobs.JobState.DELAYED,
+    BeanstalkVerb.PEEK_BURIED: jobs.JobState.BURIED,
 }
 
 AT_ONCE: Final[Mapping[BeanstalkVerb, Callable[[BeanstalkCommands, BeanstalkCommand], None]]] = {

@@ -20,17 +20,7 @@ from qmq.broker.messages.destination import DestinationKind as Destination
 from qmq.errors import CorruptLog, FutureVersion, MeshError
 from qmq.model.dots import Origin, Vector, merge
 from qmq.record_codec import Replay
-from qmq.replication.protocol.values import (
-    SEQUENCE_MAX,
-    array,
-    check_dots,
-    check_move,
-    check_vector,
-    name_of,
-    node_name,
-    number,
-    origin_of,
-)
+from qmq.replication.protocol import values
 from qmq.storage.catalog.incarnations import unpack_seals
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, BatchHead, batch_records, read_head, verify_batch
 from qmq.storage.format.cursor_record import unpack_move
@@ -205,7 +195,7 @@ def _check_record(record: Record, head: BatchHead) -> None:
     if (
         type(record.sequence) is not int
         or type(record.timestamp_us) is not int
-        or not 0 <= record.timestamp_us <= SEQUENCE_MAX
+        or not 0 <= record.timestamp_us <= values.SEQUENCE_MAX
         or type(record.destination) is not str
         or type(record.headers) is not bytes
         or type(record.body) is not bytes
@@ -215,7 +205,7 @@ def _check_record(record: Record, head: BatchHead) -> None:
         if kind in COUNTED and len(record.body) > SCANT_BYTES:
             unpack(record.body, ELEMENTS_MAX)
         if kind == RecordKind.SETTLE:
-            check_dots(unpack(record.body, ELEMENTS_MAX))
+            values.check_dots(unpack(record.body, ELEMENTS_MAX))
         elif kind in CHECKED:
             _check_body(record)
         elif kind in FACTS:
@@ -231,48 +221,48 @@ def _check_body(record: Record) -> None:
     """What the checkpoint will read must be readable: there it is too late to refuse."""
     if record.kind == RecordKind.DEAD:
         queue, dot, _ = unpack_dead(record.body)
-        name_of(queue, Destination.QUEUE)
-        name_of(record.destination, Destination.QUEUE)
-        origin_of(*dot.origin)
+        values.name_of(queue, Destination.QUEUE)
+        values.name_of(record.destination, Destination.QUEUE)
+        values.origin_of(*dot.origin)
     elif record.kind == RecordKind.ATTEMPTS:
         for dot in unpack_attempts(record.body):
-            origin_of(*dot.origin)
+            values.origin_of(*dot.origin)
     elif record.kind == RecordKind.CURSOR:
-        check_move(unpack_move(record.destination, record.body))
+        values.check_move(unpack_move(record.destination, record.body))
     elif record.kind == RecordKind.DELETE:
-        name_of(record.destination, Destination.FANOUT)
-        check_vector(unpack_delete(record.body))
+        values.name_of(record.destination, Destination.FANOUT)
+        values.check_vector(unpack_delete(record.body))
 
 
 def _check_fact(kind: int, body: bytes) -> None:
     """The catalog will hold it for ever, and every start reads it: there it is too late to refuse."""
     if kind == RecordKind.SEAL:
-        check_vector({seal.origin: seal.last for seal in unpack_seals(body)})
+        values.check_vector({seal.origin: seal.last for seal in unpack_seals(body)})
     elif kind == RecordKind.GONE:
         span = unpack_lost(body)
-        check_vector({span.origin: span.last})
+        values.check_vector({span.origin: span.last})
     elif kind == RecordKind.FORGOTTEN:
         for dot in unpack_forgotten(body):
-            origin_of(*dot.origin)
+            values.origin_of(*dot.origin)
     elif kind == RecordKind.DEFINITION:
         change = unpack_definition(body)
         for version in (change.version, change.replaced):
             if version is not None:
-                check_vector({version.origin: version.sequence})
-                number(version.time_us)
-                number(version.counter)
-                number(version.clock_us)
+                values.check_vector({version.origin: version.sequence})
+                values.number(version.time_us)
+                values.number(version.counter)
+                values.number(version.clock_us)
     else:
         term = unpack_term(kind, body)
-        node_name(term.owner)
-        number(term.number)
-        node_name(term.server)
+        values.node_name(term.owner)
+        values.number(term.number)
+        values.node_name(term.server)
 
 
 def _gap_of(record: Record, head: BatchHead) -> tuple[Origin, int]:
     try:
-        fields = array(msgpack.unpackb(record.body), 3)
-        return origin_of(fields[0], fields[1]), number(fields[2])
+        fields = values.array(msgpack.unpackb(record.body), 3)
+        return values.origin_of(fields[0], fields[1]), values.number(fields[2])
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MeshError("bad-batch", f"gap {record.sequence} of {head.origin}: {error}") from error
     except MeshError as error:

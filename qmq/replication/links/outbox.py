@@ -21,21 +21,8 @@ from qmq.broker.messages.destination import DestinationKind
 from qmq.broker.messages.message import Message
 from qmq.broker.topics.retained_sync import VALUE_BYTES_MAX, RetainedSync
 from qmq.replication.links.interest_publisher import InterestPublisher
+from qmq.replication.protocol import frames
 from qmq.replication.protocol.frame_table import BATCH_TYPE, JOURNAL, MESSAGES, MSGPACK_TYPE, OPAQUE, pack
-from qmq.replication.protocol.frames import (
-    Batches,
-    Credit,
-    Forgotten,
-    Gap,
-    Hole,
-    Lend,
-    MeshFrame,
-    Passed,
-    Replies,
-    ResponseFrame,
-    Retained,
-    Topics,
-)
 from qmq.wire.stomp.writer import encode_frame
 
 TOPIC_BYTES_MAX: Final = 4 << 20
@@ -110,7 +97,7 @@ class Lossy:
 class LinkOutbox:
     """See the module's opening. `encode` makes the bytes of one mesh frame, as SEND or as MESSAGE."""
 
-    def __init__(self, encode: Callable[[MeshFrame], bytes], wake: Callable[[], None]) -> None:
+    def __init__(self, encode: Callable[[frames.MeshFrame], bytes], wake: Callable[[], None]) -> None:
         self._encode = encode
         self.wake = wake
         self._small: list[bytes] = []
@@ -143,11 +130,11 @@ class LinkOutbox:
         """Whether frames wait that are no part of a stream."""
         return bool(self._small)
 
-    def put(self, frame: MeshFrame) -> None:
+    def put(self, frame: frames.MeshFrame) -> None:
         """Add a small frame. When too many wait, nothing more is added: the link must end (`overflowed`)."""
         self.put_bytes(self._encode(frame))
 
-    def put_answer(self, frame: ResponseFrame) -> bool:
+    def put_answer(self, frame: frames.ResponseFrame) -> bool:
         """Add a response, if there is room for it; whether there is. No response is promised."""
         data = self._encode(frame)
         most = ANSWERS_BYTES_MAX if self._answers_bytes else SINGLE_ANSWER_BYTES_MAX
@@ -157,7 +144,7 @@ class LinkOutbox:
         self._add(data)
         return True
 
-    def put_offers(self, frame: Credit | Forgotten) -> None:
+    def put_offers(self, frame: frames.Credit | frames.Forgotten) -> None:
         """As `put`, within a bound of its own, because it grows with the number of queues."""
         data = self._encode(frame)
         if self._offers_bytes + len(data) > OFFERS_BYTES_MAX:
@@ -178,7 +165,7 @@ class LinkOutbox:
         self._small.append(data)
         self.wake()
 
-    def put_journal(self, frame: Batches | Gap | Hole) -> None:
+    def put_journal(self, frame: frames.Batches | frames.Gap | frames.Hole) -> None:
         """Add journal batches, or the notice of a gap or hole: these keep their order."""
         self._journal.append(self._encode(frame))
         self.wake()
@@ -241,27 +228,27 @@ class LinkOutbox:
         if self._lends:
             parts += [self._encode(lend) for lend in self._loans(_turn(self._lends, self.quantum_bytes))]
         if self._replies.waiting:
-            parts.append(self._encode(Replies(self._replies.turn(self.quantum_bytes))))
+            parts.append(self._encode(frames.Replies(self._replies.turn(self.quantum_bytes))))
         if self._journal:
             parts.append(self._journal.popleft())
         if self._topics.waiting:
-            parts.append(self._encode(Topics(self._topics.turn(self.quantum_bytes))))
+            parts.append(self._encode(frames.Topics(self._topics.turn(self.quantum_bytes))))
         for target in list(self._passed):
             # In the order in which they came, split where another node's begin, or another kind.
             for _, run in groupby(self._passed[target].turn(self.quantum_bytes), _belongs_with):
-                parts.append(self._encode(Passed(target, list(run))))
+                parts.append(self._encode(frames.Passed(target, list(run))))
             if not self._passed[target].waiting:
                 del self._passed[target]
         spread = self.spread
         if spread is not None and spread.is_due:
             values = spread.take(self.quantum_bytes)
             if values:
-                parts.append(self._encode(Retained(values)))
+                parts.append(self._encode(frames.Retained(values)))
             if spread.is_due:
                 self.wake()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _loans(self, messages: list[Message]) -> list[Lend]:
+    def _loans(self, messages: list[Message]) -> list[frames.Lend]:
         """One as a rule. What was lent before this node ceased to serve its owner goes without a term, also when it
         serves that owner again: the peer counts it as come, and lets it go."""
         lent: list[Message] = []
@@ -269,7 +256,7 @@ class LinkOutbox:
         for message in messages:
             (lent if self.is_lent(message) else over).append(message)
         parts: list[tuple[list[Message], Mapping[str, int]]] = [(lent, self.terms), (over, {})]
-        return [Lend(part, self.now_us(), terms, self.node) for part, terms in parts if part]
+        return [frames.Lend(part, self.now_us(), terms, self.node) for part, terms in parts if part]
 
     def unsent_lends(self) -> list[Message]:
         """Lent messages that never left, taken out: the link has ended."""
@@ -297,15 +284,15 @@ def _turn(waiting: deque[Message], bytes_max: int) -> list[Message]:
     return messages
 
 
-def encode_send(frame: MeshFrame) -> bytes:
+def encode_send(frame: frames.MeshFrame) -> bytes:
     """As the follower sends it."""
     destination, body = pack(frame)
     return encode_frame("SEND", [("destination", destination), ("content-type", MSGPACK_TYPE)], body)
 
 
-def encode_message(frame: MeshFrame) -> bytes:
+def encode_message(frame: frames.MeshFrame) -> bytes:
     """As the serving node sends it. Only batches have an id of their own: they alone are acknowledged."""
-    if isinstance(frame, Batches):
+    if isinstance(frame, frames.Batches):
         return BATCHES % (frame.number, len(frame.body), frame.body)
     destination, body = pack(frame)
     headers = [("destination", destination), ("subscription", "0"), ("message-id", "0"), ("content-type", MSGPACK_TYPE)]

@@ -14,17 +14,8 @@ from typing import Final, NamedTuple, TypeVar
 from qmq.access.rights import AccessTable, Need, Rights
 from qmq.access.rules import ROLES, Permission, Principal
 from qmq.access.user_limits import LimitTable, UserLimits
-from qmq.config import User
+from qmq.config import User, definition_values
 from qmq.config.authentication import asks_others
-from qmq.config.definition_values import (
-    limit_values,
-    name_limit,
-    permission_values,
-    read_limit,
-    read_permission,
-    read_user,
-    user_values,
-)
 from qmq.definitions.definition import Key
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import Refused
@@ -59,9 +50,11 @@ class UserDefinitions:
         self._node = node
         self._definitions = definitions
         self._followers: list[Callable[[], None]] = []
-        users = SimpleKind(checked_by(read_user, user_values), self._changed)
+        users = SimpleKind(checked_by(definition_values.read_user, definition_values.user_values), self._changed)
         definitions.follow(USER, users, fits=self._check_fit)
-        permissions = SimpleKind(checked_by(read_permission, permission_values), self._changed)
+        permissions = SimpleKind(
+            checked_by(definition_values.read_permission, definition_values.permission_values), self._changed
+        )
         definitions.follow(PERMISSION, permissions)
         definitions.keep(self._kept)
         self._follow()
@@ -72,7 +65,7 @@ class UserDefinitions:
 
     def _follow(self) -> None:
         definitions = self._definitions
-        users = tuple(definitions.rows(USER, read_user).values())
+        users = tuple(definitions.rows(USER, definition_values.read_user).values())
         self.users = users or ((NO_USER,) if definitions.has_changed(USER) else ())
         self.permissions = list(definitions.rows(PERMISSION, _permission).values())
 
@@ -136,7 +129,7 @@ class UserDefinitions:
                         rows[key.name] = read(key.name, value)
             return rows
 
-        return _State(after(USER, read_user), after(PERMISSION, _permission))
+        return _State(after(USER, definition_values.read_user), after(PERMISSION, _permission))
 
     def _has_administrator(self, state: "_State") -> bool:
         """Whether one of these users can log in and change users, or a client that logs in otherwise may be able to."""
@@ -179,7 +172,7 @@ class _State(NamedTuple):
 
 
 def _permission(name: str, value: Value) -> Permission:
-    return read_permission(name, value).permission
+    return definition_values.read_permission(name, value).permission
 
 
 def _table_of(users: Iterable[User], permissions: Iterable[Permission], *, has_others: bool = False) -> AccessTable:
@@ -195,7 +188,9 @@ class LimitDefinitions:
         self._definitions = definitions
         self._groups_of = groups_of
         self._followers: list[Callable[[], None]] = []
-        definitions.follow(LIMIT, SimpleKind(checked_by(read_limit, limit_values), self._changed))
+        definitions.follow(
+            LIMIT, SimpleKind(checked_by(definition_values.read_limit, definition_values.limit_values), self._changed)
+        )
         self._follow()
 
     def follow(self, *followers: Callable[[], None]) -> None:
@@ -203,8 +198,8 @@ class LimitDefinitions:
         self._followers += followers
 
     def _follow(self) -> None:
-        rows = self._definitions.rows(LIMIT, read_limit)
-        self._table = LimitTable({name_limit(row): row.limits for row in rows.values()})
+        rows = self._definitions.rows(LIMIT, definition_values.read_limit)
+        self._table = LimitTable({definition_values.name_limit(row): row.limits for row in rows.values()})
 
     def of(self, principal: Principal) -> UserLimits:
         """What counts for this principal, with the groups that it has here."""
