@@ -1,6 +1,7 @@
 """`/system/journal`: the commit log as a subscription."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,7 +142,8 @@ async def test_what_is_written_and_not_sent_yet_is_waited_for(
         await publish(client, "one")
         told = rig.alive.engine.commits.committed_end
         await publish(client, "two")
-        monkeypatch.setattr(rig.alive.session_parts.journal_reads, "_tail", _Behind(rig.alive.engine.tail, told))
+        behind = replace(rig.alive.engine, tail=_Behind(rig.alive.engine.tail, told))
+        monkeypatch.setattr(rig.alive.session_parts.journal_reads, "_engine", behind)
 
         await reader.send(subscribe(JOURNAL, **{"qmq-until": f"{rig.alive.origin}=3"}))
 

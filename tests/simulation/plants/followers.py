@@ -45,7 +45,7 @@ def read_again_behind_what_was_missed() -> Iterator[None]:
     """A follower beyond its buffer reads again from behind the group of commits that it has not got."""
 
     def read_again(followers: FanoutSubscribers, subscription: Subscription, begin: int) -> None:
-        journal = followers._store.journal
+        journal = followers._engine.store.journal
         followers._read_from(subscription, (journal.end, journal.vector()))
 
     with patch.object(FanoutSubscribers, "_read_again", read_again):
