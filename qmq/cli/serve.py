@@ -31,7 +31,8 @@ LOG_FORMATS = ("text", "json")
 log = logging.getLogger("qmq.node")
 
 NO_TEXT: Final = re.compile(rf"[\x00-\x1f{INVISIBLE}]")
-ESCAPES: Final = {code: ascii(chr(code))[1:-1] for code in range(0x10000) if NO_TEXT.match(chr(code))}
+escaped: Final = partial(NO_TEXT.sub, lambda found: ascii(found[0])[1:-1])
+"""As one line that a terminal only shows."""
 
 
 class LineFormatter(logging.Formatter):
@@ -40,10 +41,10 @@ class LineFormatter(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return super().formatMessage(record).translate(ESCAPES)
+        return escaped(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        return "\n".join(f"  {line.translate(ESCAPES)}" for line in super().formatException(ei).splitlines())
+        return "\n".join(f"  {escaped(line)}" for line in super().formatException(ei).splitlines())
 
 
 class JsonFormatter(logging.Formatter):
