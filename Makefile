@@ -156,7 +156,7 @@ cluster-test: venv ## Real processes on loopback with stock clients, kills and n
 
 $(VENV)/.spark: $(VENV)/.installed .ci/pins/spark.txt
 	@echo "adding Spark to $(VENV) (about 1 GB) …"
-	@$(call install,node tests spark,[$(FOR_TESTS),archive,iceberg,spark,readers]) >/dev/null
+	@$(call install,node tests spark,[$(FOR_TESTS),archive,iceberg,protobuf,spark,readers]) >/dev/null
 	@touch $@
 
 .PHONY: spark-test

@@ -41,16 +41,19 @@ def test_an_unknown_job_is_answered_with_the_usage(run: Run) -> None:
     assert result.exit_code == 2 and "No such command" in result.output
 
 
-@pytest.mark.parametrize("name", ["archive", "stats", "tables"])
+@pytest.mark.parametrize(
+    ("name", "lacking", "extra"),
+    [("archive", "pyspark", "spark"), ("stats", "pyspark", "spark"), ("tables", "numpy", "archive")],
+)
 def test_without_the_extra_a_job_says_how_to_install_it(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, lacking: str, extra: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, lacking, None)
     table = [str(tmp_path)] if name != "stats" else []
 
     result = run("pipeline", name, "--path", str(tmp_path), *table)
 
-    assert result.exit_code == 1 and "pip install 'qmq[spark]'" in result.output
+    assert result.exit_code == 1 and f"pip install 'qmq[{extra}]'" in result.output
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def observed(operations: Operations) -> Iterator[None]:
         operations.written[live.table.by_key[key].version] = trio.current_time()
 
     with (
-        patch("qmq.admin.mesh_jobs.run_bulk_job", run),
+        patch("qmq.admin.bulk_jobs.run_bulk_job", run),
         patch.object(bulk_jobs, "page_limit", lambda messages, body_bytes: PAGE_MESSAGES),
         patch.object(TombstoneRounds, "obsolete", obsolete_at_once),
         patch.object(LiveDefinitions, "_write", write_down),

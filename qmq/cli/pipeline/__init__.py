@@ -19,7 +19,7 @@ JOBS: Table = {
     "stats": ("qmq.cli.pipeline.stats:stats", "Show rates, sizes and waiting messages of destinations."),
     "dead-letters": ("qmq.cli.pipeline.dead_letters:dead_letters", "Show dead letters by queue and reason."),
     "replay": ("qmq.cli.pipeline.replay:replay", "Send messages of the past again."),
-    "tables": ("qmq.cli.pipeline.tables:tables", "Make a typed table from the JSON bodies of messages."),
+    "tables": ("qmq.cli.pipeline.tables:tables", "Make a typed table from the bodies of messages."),
     "compare": ("qmq.cli.pipeline.compare:compare", "Compare the messages of two nodes or archives."),
 }
 
@@ -28,6 +28,7 @@ JOBS: Table = {
 def pipeline() -> None:
     """Archive, audit and replay the history of a mesh with Spark.
 
-    Needs the extra `qmq[spark]` and Java 17 or newer; `qmq pipeline doctor` lists what is missing. Under spark-submit:
+    Needs the extra `qmq[spark]` and Java 17 or newer; `qmq pipeline doctor` lists what is missing. `tables`, `compact`
+    and `vacuum` need only `qmq[archive]`. Under spark-submit:
     `spark-submit --master … $(qmq pipeline script) archive …`.
     """

@@ -57,7 +57,7 @@ def write_peers(path: Path, names: tuple[str, ...]) -> Path:
 @pytest.fixture
 def make_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeMesh]:
     monkeypatch.setattr(launch, "PROGRAM", STUB)
-    monkeypatch.setattr("qmq.cli.mesh.PROBE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("qmq.cli.launch.PROBE_SECONDS", PATIENCE_SECONDS)
     made: list[LocalMesh] = []
 
     def make(*names: str) -> LocalMesh:
@@ -332,7 +332,7 @@ def test_status_with_a_login_waits_until_a_wrong_passcode_is_refused(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert LOGIN_SECONDS > FAILED_LOGIN_SECONDS + PROBE_SECONDS
-    monkeypatch.setattr("qmq.cli.mesh.LOGIN_SECONDS", 0.125)
+    monkeypatch.setattr("qmq.cli.launch.LOGIN_SECONDS", 0.125)
     with StubNode(lambda _node, _request: b"") as node:
         host, _, port = node.at.rpartition(":")
         peers = tmp_path / "peers.toml"

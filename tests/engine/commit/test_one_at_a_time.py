@@ -80,6 +80,6 @@ async def test_a_job_that_waits_is_reserved_in_the_turn_in_which_it_is_asked_for
                 assert await client.ask(f"delete {job}") == b"DELETED"
 
     assert steps.pop("CommitPath") == MESSAGES, "only what is deleted is written"
-    # In one of sixteen takes it leaves a turn to others.
-    assert steps.pop("ClientSession") == 4 * MESSAGES + 1
+    # Two for each command, as above; and a take leaves a turn to others now and then.
+    assert 4 * MESSAGES <= steps.pop("ClientSession") < 5 * MESSAGES
     assert steps.total() < 5, "tasks that have nothing to do with a job"

@@ -638,6 +638,7 @@ async def test_an_exchange_that_another_client_deletes_meanwhile_is_deleted(
         change = rig.alive.settings_parts.definitions.change
 
         async def late(*args: Any, **more: Any) -> object:
+            monkeypatch.undo()
             await change({Key("exchange", "e"): None})
             return await change(*args, **more)
 

@@ -463,7 +463,7 @@ async def test_a_change_of_one_user_reads_no_other_again(
         return read_user(name, values)
 
     others = tuple(User(name=f"u{number}", groups=("client",)) for number in range(200))
-    monkeypatch.setattr("qmq.settings.definitions.users.read_user", counted)
+    monkeypatch.setattr("qmq.config.definition_values.read_user", counted)
     async with mesh_of("a", "b", users=(ROOT, BOB, *others)).run() as mesh:
         read.clear()
         await add(mesh, "a", "ann", "client")
