@@ -35,7 +35,7 @@ def verify(directory: Path, as_json: bool) -> None:
     try:
         report = check(directory)
     except OSError as error:
-        raise Failed(str(error)) from error
+        raise Failed.by(error) from error
     if as_json:
         print_json({**_plain(asdict(report)), "damaged": report.damaged})
     else:
@@ -113,7 +113,7 @@ def dump(directory: Path, destination: str | None, as_json: bool) -> None:
     except BrokenPipeError:
         raise  # the reader of the pipe has closed it
     except OSError as error:
-        raise Failed(str(error)) from error
+        raise Failed.by(error) from error
 
 
 @log.command
@@ -167,7 +167,7 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
             else:
                 click.echo("nothing was changed; add --yes to apply this")
     except (OSError, StorageError) as error:
-        raise Failed(str(error)) from error
+        raise Failed.by(error) from error
 
 
 def _cut(text: str) -> str:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import click
 
@@ -26,6 +26,13 @@ class Failed(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"qmq: {printable(self.message)}", file=file, err=file is None)
+
+    @classmethod
+    def by(cls, error: Exception) -> Self:
+        """With the file and what the system says of it, or else the text of `error`."""
+        if isinstance(error, OSError) and error.filename is not None:
+            return cls(f"{error.filename}: {error.strerror}")
+        return cls(str(error))
 
 
 class ConfigFailed(click.ClickException):

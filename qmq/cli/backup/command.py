@@ -75,7 +75,7 @@ def make(
                     for one in made:
                         archive.add(one.path, one.path.relative_to(folder))
         except OSError as error:
-            raise Failed(str(error)) from error
+            raise Failed.by(error) from error
     if repository != "-":
         _show(made, missing, of_mesh, as_json)
     for line in missing:
@@ -123,7 +123,7 @@ def verify(place: Path, as_json: bool) -> None:
     try:
         found = {one: verify_backup(one) for one in backups(place)}
     except OSError as error:
-        raise Failed(str(error)) from error
+        raise Failed.by(error) from error
     if not found:
         raise Failed(f"{place} has no backup")
     if as_json:
@@ -180,7 +180,7 @@ def restore(
     except tarfile.TarError as error:
         raise Failed(f"standard input is no tar archive, or is cut: {error}") from error
     except OSError as error:
-        raise Failed(str(error)) from error
+        raise Failed.by(error) from error
     if as_json:
         print_json({"backup": str(taken), "node": manifest.node, "time": manifest.time, "data": str(target)})
     else:

@@ -59,7 +59,7 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
     except BadOption as error:
         raise click.UsageError(str(error)) from error
     except OSError as error:
-        raise Failed(str(error)) from error
+        raise Failed.by(error) from error
     if deep:
         with job("audit") as spark, progress("audit", quiet=as_json) as show:
             jobs.audit_deep(spark, directories, found, choice=choice, report=show)

@@ -179,7 +179,7 @@ def job(name: str) -> Iterator["SparkSession"]:
         with running(f"qmq {name}") as spark:
             yield spark
     except (BadOption, OSError) as error:
-        raise Failed(str(error)) from error
+        raise Failed.by(error) from error
     except (PySparkException, Py4JError) as error:
         raise Failed(first_line(str(error))) from error
 

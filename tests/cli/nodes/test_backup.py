@@ -26,6 +26,12 @@ def make_data(directory: Path, node: str) -> None:
     store.close()
 
 
+def test_a_place_that_is_not_there_is_named_in_the_words_of_the_system(run: Run, tmp_path: Path) -> None:
+    result = run("backup", "verify", str(tmp_path / "nowhere"))
+
+    assert (result.exit_code, result.stderr) == (1, f"qmq: {tmp_path / 'nowhere'}: No such file or directory\n")
+
+
 def test_a_node_is_backed_up_verified_and_restored(run: Run, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "node.toml"
     config.write_text('name = "a"\ndata = "data"\n[[stomp]]\naddress = "127.0.0.1:1"\n', "utf-8")
