@@ -80,7 +80,7 @@ def sent_before_fsync() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.CRASHES, "I1", "I7", seed=13)
+@seeded_bug(Family.CRASHES, "I1", "I7", seed=22)
 def receipt_before_append() -> Iterator[None]:
     """A publisher gets its receipt at the decision."""
     before_commit = Dispatcher.before_commit

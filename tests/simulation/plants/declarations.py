@@ -34,7 +34,7 @@ def declaration_resurrected() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.OPERATORS, "L2", seed=30)
+@seeded_bug(Family.OPERATORS, "L2", seed=34)
 def deletions_of_peers_forgotten() -> Iterator[None]:
     """A node does not keep in mind which queues others have deleted: it drops messages for its own deletions only."""
     drop = DeletedQueues.drop

@@ -41,7 +41,7 @@ def confirms_do_not_wait() -> Iterator[None]:
         yield
 
 
-@seeded_bug(Family.GATEWAYS, "I1", seed=15)
+@seeded_bug(Family.GATEWAYS, "I1", seed=26)
 def inserted_before_the_disk() -> Iterator[None]:
     """INSERTED is the reply to a job that is decided, and not yet on any disk."""
 
