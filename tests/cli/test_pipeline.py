@@ -59,7 +59,6 @@ def test_without_the_extra_a_job_says_how_to_install_it(
 @pytest.mark.parametrize(
     "command",
     [
-        ["tables", "file://server/table", "--path", "."],
         ["compare", ".", "gs://bucket/table"],
         ["stats", "--path", "s3://bucket/node"],
         ["dead-letters", "--archive", "s3://bucket/table"],
@@ -78,7 +77,7 @@ def test_an_address_of_what_is_not_mounted_is_refused_before_anything_is_read(
     assert "is an address: only paths of a mounted file system will do, such as /data/archive" in result.output
 
 
-@pytest.mark.parametrize("command", [["archive", "--path", "."], ["compact"], ["vacuum"]])
+@pytest.mark.parametrize("command", [["archive", "--path", "."], ["tables", "--path", "."], ["compact"], ["vacuum"]])
 @pytest.mark.parametrize("table", ["hdfs:/data/table", "s3a://bucket/table", "s3://id:key@bucket/table", "gs:///table"])
 def test_a_table_at_another_address_is_refused_without_keys_on_the_screen(
     run: Run, command: list[str], table: str
