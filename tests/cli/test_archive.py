@@ -154,7 +154,7 @@ def test_no_error_of_a_run_or_of_what_is_shown_ends_the_service(monkeypatch: pyt
         stop.set()
 
     reporter = SimpleNamespace(ran=ran, failed=lambda error, pause: failures.append(type(error).__name__))
-    runs: Any = SimpleNamespace(run=run_once, is_stopping=True, register=lambda: 0)
+    runs: Any = SimpleNamespace(run=run_once, is_stopping=True, keep=None, register=None)
     shown: Any = reporter
 
     serve(runs, shown, 1.0, lambda seconds: stop.is_set())
