@@ -14,7 +14,7 @@ NUMBER_MAX: Final = 2**63 - 1
 
 
 def check_samples(reply: Facts, series: Sequence[str]) -> None:
-    """Whether these are samples as `NodeSamples.facts` returns them. Raises ValueError."""
+    """Whether these are samples as `TimeSeries.facts` returns them. Raises ValueError."""
     need(reply, at_us=list)
     for name in ("at_us", *series):
         values = reply.get(name, [])
