@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import trio
 from pamqp import base, commands
 from trio.testing import MockClock
 
@@ -15,7 +14,7 @@ from tests.admin.test_connections import ask
 from tests.node.mesh_rig import isolate, rejoin
 from tests.protocols.amqp.mesh import AmqpMesh
 from tests.protocols.amqp.rig import AmqpClient
-from tests.settings.definitions.test_definitions_mesh import until_alike
+from tests.settings.definitions.test_definitions_mesh import unnoticed_cut, until_alike
 from tests.settings.definitions.test_users_mesh import HASH
 
 CASES: list[tuple[Key, base.Frame, type[base.Frame]]] = [
@@ -61,15 +60,8 @@ async def test_what_is_declared_again_behind_an_unnoticed_cut_wins_over_an_earli
         client = await mesh.client("c")
         await declare_all(client)
         await until_alike(mesh)
-        isolate(mesh, "c")
-        await mesh.nodes["a"].settings_parts.definitions.change(dict.fromkeys(deleted_with(key)))
-        await trio.sleep(0.5)
-        assert len(mesh.nodes["c"].mesh.followers()) == 2
-
-        await client.call(1, method, answer)
-        rejoin(mesh, "c")
-        await mesh.until_linked()
-        await until_alike(mesh)
+        async with unnoticed_cut(mesh, dict.fromkeys(deleted_with(key))):
+            await client.call(1, method, answer)
 
         assert [has(node, key) for node in mesh.nodes.values()] == [True] * 3
 
@@ -144,15 +136,8 @@ async def test_what_a_stale_node_does_not_know_is_deleted_behind_an_unnoticed_cu
 ) -> None:
     async with AmqpMesh("a", "b", "c").run() as mesh:
         client = await mesh.client("c")
-        isolate(mesh, "c")
-        await mesh.nodes["a"].settings_parts.definitions.change({key: value})
-        await trio.sleep(0.5)
-        assert len(mesh.nodes["c"].mesh.followers()) == 2
-
-        await client.call(1, method, answer)
-        rejoin(mesh, "c")
-        await mesh.until_linked()
-        await until_alike(mesh)
+        async with unnoticed_cut(mesh, {key: value}):
+            await client.call(1, method, answer)
 
         assert [has(node, key) for node in mesh.nodes.values()] == [False] * 3
 

@@ -1,6 +1,8 @@
 """Definitions of a mesh: any node accepts a change, every node has it, and restarts, cuts and absences lose nothing."""
 
 import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -55,6 +57,19 @@ async def until_alike(mesh: MeshRig) -> None:
     await eventually(
         lambda: all(one.engine.path.durable_vector() == nodes[0].engine.path.durable_vector() for one in nodes)
     )
+
+
+@asynccontextmanager
+async def unnoticed_cut(mesh: MeshRig, changes: Mapping[Key, Any]) -> AsyncIterator[None]:
+    """Node a makes `changes` of which c does not hear, and c has not noticed that. At the end all are alike again."""
+    isolate(mesh, "c")
+    await mesh.nodes["a"].settings_parts.definitions.change(changes)
+    await trio.sleep(0.5)
+    assert len(mesh.nodes["c"].mesh.followers()) == 2
+    yield
+    rejoin(mesh, "c")
+    await mesh.until_linked()
+    await until_alike(mesh)
 
 
 def conditions(node: Node) -> list[str]:

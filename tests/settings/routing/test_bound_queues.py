@@ -3,15 +3,14 @@
 from typing import Any
 
 import pytest
-import trio
 from trio.testing import MockClock
 
 from qmq.config import PermissionSettings, User
 from qmq.definitions.definition import Key
 from qmq.errors import Refused
-from tests.node.mesh_rig import MeshRig, isolate, rejoin
+from tests.node.mesh_rig import MeshRig, isolate
 from tests.node.rig import Client, Rig, eventually, nothing_more, send, subscribe
-from tests.settings.definitions.test_definitions_mesh import until_alike
+from tests.settings.definitions.test_definitions_mesh import unnoticed_cut, until_alike
 from tests.settings.routing.test_bindings import HASH, publish, request
 
 T = "/topic/prices.eu"
@@ -104,20 +103,12 @@ async def test_one_that_is_bound_again_behind_an_unnoticed_cut_wins_over_an_earl
         assert await follow(client, destination, **words) == "RECEIPT"
         client.pipe.close()
         await until_alike(mesh)
-        a = mesh.nodes["a"].settings_parts
         queue, binding = defined_of(mesh)
         if not is_bound:
-            await a.definitions.change({binding: None})
+            await mesh.nodes["a"].settings_parts.definitions.change({binding: None})
             await until_alike(mesh)
-        isolate(mesh, "c")
-        await a.definitions.change({queue: None, **({binding: None} if is_bound else {})})
-        await trio.sleep(0.5)
-        assert len(mesh.nodes["c"].mesh.followers()) == 2
-
-        assert await follow(await mesh.connect("c"), destination, **words) == "RECEIPT"
-        rejoin(mesh, "c")
-        await mesh.until_linked()
-        await until_alike(mesh)
+        async with unnoticed_cut(mesh, {queue: None, **({binding: None} if is_bound else {})}):
+            assert await follow(await mesh.connect("c"), destination, **words) == "RECEIPT"
 
         assert_bound(mesh, queue, binding)
 
