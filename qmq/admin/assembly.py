@@ -7,7 +7,6 @@ from qmq.admin.console.overview import Overview
 from qmq.admin.console.queue_history import QueueHistory
 from qmq.admin.console.queue_pages import QueuePages
 from qmq.admin.console.requests import ConsoleRequests
-from qmq.admin.control import ListVerbs
 from qmq.admin.definitions import DefinitionVerbs
 from qmq.admin.deletion import DestinationDeletion
 from qmq.admin.facts.conditions import Conditions
@@ -19,6 +18,7 @@ from qmq.admin.facts.status import NodeStatus, ShownDestinations
 from qmq.admin.facts.system import SystemTopics
 from qmq.admin.inspection.connections import Connections
 from qmq.admin.inspection.messages import Messages
+from qmq.admin.list_verbs import ListVerbs
 from qmq.admin.mesh_jobs import MeshJobs
 from qmq.admin.mesh_messages import MessageVerbs
 from qmq.admin.node_verbs import NodeVerbs

@@ -6,9 +6,9 @@ from typing import Literal
 import trio
 
 from qmq.access.rules import Action
-from qmq.admin.control import STATUS
 from qmq.admin.facts.status import NodeStatus
 from qmq.admin.inspection.connections import REASON_CHARS_MAX
+from qmq.admin.list_verbs import STATUS
 from qmq.engine.runtime.contexts import Configured
 from qmq.errors import Refused
 from qmq.mesh.membership.decommission import Decommission

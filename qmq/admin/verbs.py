@@ -14,10 +14,10 @@ from qmq.access.rules import Action, Principal
 from qmq.admin.backups import BackupVerbs
 from qmq.admin.connection_lists import ConnectionVerbs
 from qmq.admin.console.requests import ConsoleRequests
-from qmq.admin.control import ListVerbs
 from qmq.admin.definitions import DefinitionVerbs
 from qmq.admin.facts.status import STATUS_BYTES_MAX
 from qmq.admin.facts.system import SystemTopics
+from qmq.admin.list_verbs import ListVerbs
 from qmq.admin.mesh_messages import MessageVerbs
 from qmq.admin.node_verbs import NodeVerbs
 from qmq.admin.queue_verbs import BulkVerbs, QueueVerbs

@@ -42,7 +42,7 @@ from qmq.sessions.parts import SessionParts
 from qmq.settings.definitions.file_entries import new_entries
 from qmq.settings.definitions.live import Changes
 from qmq.settings.parts import SettingsParts
-from qmq.settings.policies import broker_limits
+from qmq.settings.rules_of_settings import broker_limits
 from qmq.storage.catalog.incarnations import Seals
 from qmq.storage.store import Store
 

@@ -6,9 +6,9 @@ from qmq.admin.console.history import HistoryCall
 from qmq.admin.console.queue_history import QueueHistoryCall
 from qmq.admin.console.queue_pages import FirstsCall, RowsCall
 from qmq.admin.console.requests import AuditCall, OverviewCall
-from qmq.admin.control import ControlRequest
 from qmq.admin.inspection.connections import ConnectionsCall, KickCall, LinksCall
 from qmq.admin.inspection.messages import MemoryMessagesCall, WhereaboutsCall
+from qmq.admin.list_verbs import ControlRequest
 from qmq.admin.mesh_jobs import JobCall
 from qmq.admin.mesh_messages import MessageCall
 from qmq.admin.protocol_parts import ProtocolParts

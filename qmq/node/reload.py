@@ -26,7 +26,7 @@ from qmq.config.difference import difference, peers_difference
 from qmq.config.peers import check_change
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.errors import ConfigError
-from qmq.settings.policies import follow_rules
+from qmq.settings.rules_of_settings import follow_rules
 
 if TYPE_CHECKING:
     from qmq.node.node import Node

@@ -31,9 +31,9 @@ from qmq.settings.file_check import errors_in
 from qmq.settings.limits.holdings import Holdings
 from qmq.settings.limits.usage import ClientUsages
 from qmq.settings.parts import SettingsParts
-from qmq.settings.policies import Policies
 from qmq.settings.routing.definitions import RoutingDefinitions, VhostDefinitions
 from qmq.settings.routing.left_behind import LeftBehind
+from qmq.settings.rules_of_settings import Policies
 
 
 def settings_parts(

@@ -11,7 +11,7 @@ from qmq.gateways.rules import Rules
 from qmq.settings.definitions.schemas import SchemaDefinitions
 from qmq.settings.limits.holdings import Holdings
 from qmq.settings.limits.usage import ClientUsages
-from qmq.settings.policies import Policies, broker_limits, follow_rules
+from qmq.settings.rules_of_settings import Policies, broker_limits, follow_rules
 
 
 @dataclass(eq=False, repr=False)

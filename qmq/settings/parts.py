@@ -19,9 +19,9 @@ from qmq.settings.definitions.users import LimitDefinitions, UserDefinitions
 from qmq.settings.effects import DefinitionEffects
 from qmq.settings.limits.holdings import Holdings
 from qmq.settings.limits.usage import ClientUsages
-from qmq.settings.policies import Policies
 from qmq.settings.routing.definitions import RoutingDefinitions, VhostDefinitions
 from qmq.settings.routing.left_behind import LeftBehind
+from qmq.settings.rules_of_settings import Policies
 
 
 @dataclass(frozen=True, slots=True)

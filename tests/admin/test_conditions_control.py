@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from qmq.admin.control import CONDITIONS, PAST
+from qmq.admin.list_verbs import CONDITIONS, PAST
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Client, eventually, send
 

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from qmq.admin.control import ROWS_DEFAULT
+from qmq.admin.list_verbs import ROWS_DEFAULT
 from qmq.mesh.peers.rpc import ANSWER_SECONDS
 from qmq.replication.links.outbox import LinkOutbox, encode_send
 from qmq.replication.protocol.frames import PeerRequest

@@ -22,7 +22,7 @@ from qmq.config.difference import CHANGES_LIVE
 from qmq.errors import ConfigError
 from qmq.node.node import Node
 from qmq.node.reload import Reloader
-from qmq.settings.policies import QUEUES_AT_ONCE
+from qmq.settings.rules_of_settings import QUEUES_AT_ONCE
 from tests.node.rig import Rig, eventually, send, subscribe
 from tests.sessions.clients.test_tls import Papers
 from tests.support.conditions import present

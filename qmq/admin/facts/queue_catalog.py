@@ -23,7 +23,7 @@ from qmq.engine.checkpoint.queue_ages import oldest_ages_us
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
 from qmq.engine.runtime.listed_parts import parts_of
-from qmq.engine.runtime.recent import Recent
+from qmq.engine.runtime.single_flight import SingleFlight
 from qmq.engine.turns import in_turns
 from qmq.settings.definitions.declared_queues import DeclaredQueues
 from qmq.settings.definitions.paused_queues import PausedQueues
@@ -51,7 +51,7 @@ class QueueCatalog:
         self._declared_queues = declared_queues
         self._paused_queues = paused_queues
         self._searching = trio.CapacityLimiter(SEARCHES_AT_ONCE)
-        self._kept: dict[QueueSearch, Recent[Found]] = {}
+        self._kept: dict[QueueSearch, SingleFlight[Found]] = {}
 
     @property
     def count(self) -> int:
@@ -67,7 +67,7 @@ class QueueCatalog:
         kept = self._kept.get(search)
         if kept is None:
             self._kept = {one: kept for one, kept in self._kept.items() if not kept.is_old}
-            kept = Recent(self._tasks, partial(self._find, search), [], short_seconds=KEPT_FROM_SECONDS)
+            kept = SingleFlight(self._tasks, partial(self._find, search), [], short_seconds=KEPT_FROM_SECONDS)
             if len(self._kept) < KEPT_MAX:
                 self._kept[search] = kept
         found = await kept.get()

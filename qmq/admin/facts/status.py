@@ -27,7 +27,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
-from qmq.engine.runtime.recent import Recent
+from qmq.engine.runtime.single_flight import SingleFlight
 from qmq.mesh.parts import MeshParts
 from qmq.mesh.peers.calls import Facts
 from qmq.model.members import Membership
@@ -58,7 +58,7 @@ class ShownDestinations:
         self._engine = engine
         self._catalog = catalog
         nothing: tuple[list[QueueSummary], list[FanoutRow]] = [], []
-        self._found = Recent(tasks, self._find, nothing, short_seconds=KEPT_FROM_SECONDS)
+        self._found = SingleFlight(tasks, self._find, nothing, short_seconds=KEPT_FROM_SECONDS)
 
     @property
     def queues(self) -> list[QueueSummary]:

@@ -11,7 +11,7 @@ from typing import Final
 from qmq.broker.queues.paging.pending_deletes import Record
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
-from qmq.engine.runtime.recent import Recent
+from qmq.engine.runtime.single_flight import SingleFlight
 from qmq.engine.turns import in_turns
 from qmq.errors import CorruptLog, LogBroken
 from qmq.model.dots import Origin, Vector
@@ -34,14 +34,14 @@ class WaitingMessages:
 
     def __init__(self, engine: EngineParts, tasks: Tasks) -> None:
         self._engine = engine
-        self._recent = Recent(tasks, self._count, 0, short_seconds=KEPT_FROM_SECONDS)
+        self._counted = SingleFlight(tasks, self._count, 0, short_seconds=KEPT_FROM_SECONDS)
 
     async def count(self) -> int:
         """The number now, or the last one if it is recent or the store does not answer."""
         try:
-            return await self._recent.refresh(WAIT_SECONDS)
+            return await self._counted.refresh(WAIT_SECONDS)
         except (CorruptLog, LogBroken, OSError):
-            return self._recent.value
+            return self._counted.value
 
     async def _count(self) -> int:
         """Exact while nothing happens; else some messages are counted before others."""

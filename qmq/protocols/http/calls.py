@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import trio
 
 from qmq.admin.console.requests import OVERVIEW
-from qmq.admin.control import LIST, STATUS
+from qmq.admin.list_verbs import LIST, STATUS
 from qmq.engine.parts import EngineParts
 from qmq.errors import ProtocolError, Refused
 from qmq.gateways.paused import Command

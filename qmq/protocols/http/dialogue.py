@@ -34,7 +34,7 @@ from qmq.sessions.clients.dialogue import ClientDialogue, ClientProtocol
 from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoops
-from qmq.settings.policies import wire_limits
+from qmq.settings.rules_of_settings import wire_limits
 
 BODY_BYTES_MAX: Final = 16 << 20
 """Of one request; a batch of messages is one."""

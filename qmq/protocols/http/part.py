@@ -15,7 +15,7 @@ from qmq.protocols.http.console import WebConsole
 from qmq.protocols.http.gateway.events import EventData
 from qmq.protocols.http.gateway.routes import Call
 from qmq.protocols.http.health import HealthChecks
-from qmq.protocols.http.management import ManagementPages
+from qmq.protocols.http.management_pages import ManagementPages
 from qmq.protocols.http.metrics import MetricsPage
 from qmq.protocols.http.pages import Page, pages
 from qmq.protocols.http.pulls import Pulls

@@ -12,7 +12,7 @@ from qmq.broker.queues.dispatch.queue import Queue
 from qmq.engine.checkpoint.queue_ages import oldest_ages_us
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Tasks
-from qmq.engine.runtime.recent import Recent
+from qmq.engine.runtime.single_flight import SingleFlight
 
 QUEUES_SHOWN: Final = 100
 
@@ -45,7 +45,7 @@ class Samples:
         self._engine = engine
         self._catalog = catalog
         nothing: tuple[int, list[QueueSample]] = 0, []
-        self._taken = Recent(node, self._take, nothing, kept_seconds=PAUSE_SECONDS)
+        self._taken = SingleFlight(node, self._take, nothing, kept_seconds=PAUSE_SECONDS)
 
     @property
     def free_bytes(self) -> int:

@@ -25,7 +25,7 @@ from qmq.sessions.clients.login import certified_names, credentials_of
 from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.frame_loop import FrameLoop, FrameLoops, only_requests
-from qmq.settings.policies import wire_limits
+from qmq.settings.rules_of_settings import wire_limits
 from qmq.wire.stomp import Connection, Frame, HeadCaches, Role, Version, encode_frame, parse_heartbeat
 
 PRODUCT: Final = "client-product"

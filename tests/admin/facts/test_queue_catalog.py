@@ -11,7 +11,7 @@ from qmq.admin.facts import queue_search
 from qmq.admin.facts.queue_catalog import KEPT_FROM_SECONDS, KEPT_MAX
 from qmq.admin.facts.queue_search import DEPTH, NAME, OLDEST, SORTS, Found, QueueSearch, first_queues
 from qmq.engine.runtime.listed_parts import TURN_ITEMS
-from qmq.engine.runtime.recent import PAUSE_FACTOR
+from qmq.engine.runtime.single_flight import PAUSE_FACTOR
 from tests.node.rig import Rig, eventually, send, subscribe
 from tests.protocols.http.rig import dial, web_rig
 

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from qmq.engine.runtime.recent import PAUSE_FACTOR
+from qmq.engine.runtime.single_flight import PAUSE_FACTOR
 from qmq.protocols.http.samples import PAUSE_SECONDS, QUEUES_SHOWN, WAIT_SECONDS, Samples
 from tests.node.rig import Rig, eventually, send, subscribe
 

@@ -17,7 +17,7 @@ PAUSE_FACTOR: Final = 10
 T = TypeVar("T")
 
 
-class Recent(Generic[T]):
+class SingleFlight(Generic[T]):
     """`find` is called when `get` or `refresh` asks and the last value is old.
 
     It is not old before it was kept for `kept_seconds`, and for PAUSE_FACTOR times the duration of its search. Values

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qmq.admin.console.requests import ConsoleRequests
-from qmq.admin.control import LIST, ControlRequest, together
+from qmq.admin.list_verbs import LIST, ControlRequest, together
 from qmq.mesh.peers.calls import Facts
 from qmq.mesh.peers.rpc import PeerRpc
 from qmq.protocols.http.gateway.management import QUEUES_MAX, ManagementCall, management_response, management_status

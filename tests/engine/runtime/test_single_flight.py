@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from qmq.engine.runtime.recent import PAUSE_FACTOR, Recent
+from qmq.engine.runtime.single_flight import PAUSE_FACTOR, SingleFlight
 from qmq.errors import LogBroken
 
 
@@ -21,7 +21,7 @@ class Slow:
     def __init__(self, nursery: trio.Nursery) -> None:
         self.searches = 0
         self.error: Exception | None = None
-        self.recent = Recent(Tasks(nursery), self.find, 0, kept_seconds=2.0, short_seconds=0.5)  # type: ignore[arg-type]
+        self.recent = SingleFlight(Tasks(nursery), self.find, 0, kept_seconds=2.0, short_seconds=0.5)  # type: ignore[arg-type]
 
     async def find(self) -> int:
         self.searches += 1
