@@ -349,3 +349,60 @@ def test_a_module_has_at_most_420_lines() -> None:
     lines = {name: len((ROOT / "qmq" / name).read_text("utf-8").splitlines()) for name in NAMES}
 
     assert {name: count for name, count in lines.items() if count > 420} == {}
+
+
+def test_names_that_tests_replace_exist_where_they_are_looked_up() -> None:
+    """Also where a package is not installed, and the test that replaces one is skipped."""
+    lacking = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if '"qmq.' in path.read_text("utf-8")
+        for line, name in replaced_names(ast.parse(path.read_text("utf-8")))
+        if not is_bound(name)
+    ]
+    assert not lacking, "\n".join(lacking)
+
+
+def test_a_name_that_an_import_took_away_is_noticed() -> None:
+    source = 'monkeypatch.setattr("qmq.errors.Refused", 1)\nmonkeypatch.setattr("qmq.errors.Elsewhere.name", 1)'
+    names = [name for _, name in replaced_names(ast.parse(source))]
+    assert [is_bound(name) for name in names] == [True, False]
+
+
+def replaced_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(Line, name in `qmq`) of each first argument of `setattr` or `patch` that is text."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="setattr" | "patch") | ast.Name(id="patch"),
+                args=[ast.Constant(value=str(name)), *_],
+            ) if name.startswith("qmq."):
+                yield node.lineno, name
+
+
+def is_bound(name: str) -> bool:
+    """Whether the module of `name` binds, at its top level, the word that comes next in it."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        for path in (ROOT.joinpath(*parts[:end]).with_suffix(".py"), ROOT.joinpath(*parts[:end], "__init__.py")):
+            if path.exists():
+                return parts[end] in bound_in(path)
+    return False
+
+
+@cache
+def bound_in(path: Path) -> frozenset[str]:
+    """The names that are bound at the top level of a module, or below an `if`, `try` or `with` there."""
+    found: set[str] = set()
+    todo: list[ast.AST] = list(ast.parse(path.read_text("utf-8")).body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update((one.asname or one.name).split(".")[0] for one in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        else:
+            todo += ast.iter_child_nodes(node)
+    return frozenset(found)
