@@ -21,7 +21,7 @@ from qmq.spark.archive.table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.archive import read_archive
 from qmq.spark.jobs.messages import only
 from qmq.spark.jobs.tasks import frame_of
-from qmq.spark.reading.options import CHOOSING, BadOption, known_options, local_path, read_options, vector_to_json
+from qmq.spark.reading.options import CHOOSING, BadOption, known_options, read_options, vector_to_json
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.views import columns_of, ddl
@@ -90,11 +90,12 @@ class _Cut:
         if asked.view != "messages":
             raise BadOption(f"view is {asked.view!r}; a history has messages")
         columns = columns_of(asked)
-        self.delta = open_table(local_path(table))  # Spark itself opens no object store by the same address
+        self.delta = open_table(table)
         begun = archive_choice(self.delta, table)
         # Expressions, not columns: each column would be several calls to the JVM.
         shown = [MESSAGE_ID if name == "message_id" else name for name in columns]
-        archived = only(read_archive(spark, table, delta=self.delta, options=asked), asked)
+        stored = {"origin", "sequence", "destination", "timestamp", *columns}
+        archived = only(read_archive(spark, table, delta=self.delta, options=asked, columns=stored), asked)
         self.archived = archived.selectExpr(*shown)
         # What the table was begun with narrows the rest, and so does what is asked for: options can say one of the two.
         chosen = begun or {name: said[name] for name in CHOOSING if name in said}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from qmq.cli.pipeline import JOBS, pipeline
+from qmq.cli.pipeline.shared import first_line
 from qmq.cli.pipeline.stats import number, seconds
 from qmq.spark import doctor
 
@@ -35,6 +36,32 @@ def test_every_job_is_listed_with_the_first_line_of_its_help(name: str) -> None:
     assert command.help.splitlines()[0] == JOBS[name][1]
 
 
+WORKER = """\
+An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "worker.py", line 3508, in main
+    process()
+%s"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (WORKER % "qmq.errors.NotConnected: no node answers\n", "no node answers"),
+        (
+            WORKER
+            % "OSError: no privileges\n    \x1b[31m↳\x1b[0m HEAD http://store/a?sign=key in 9 ms\n     ↳ 403 Forbidden",
+            "no privileges: HEAD http://store/a in 9 ms: 403 Forbidden",
+        ),
+        (WORKER % "KeyError: 'a'\n\n\tat org.apache.spark.X(X.java:1)\nCaused by: java.lang.X: no", "'a'"),
+        ("[STREAM_FAILED] It has ended: no\n=== Query ===\nId: 1", "[STREAM_FAILED] It has ended: no"),
+        ("", "Spark failed without a message"),
+    ],
+)
+def test_of_an_error_of_spark_what_a_worker_has_raised_is_shown(text: str, said: str) -> None:
+    assert first_line(text) == said
+
+
 def test_an_unknown_job_is_answered_with_the_usage(run: Run) -> None:
     result = run("pipeline", "archiv")
 
@@ -59,9 +86,7 @@ def test_without_the_extra_a_job_says_how_to_install_it(
 @pytest.mark.parametrize(
     "command",
     [
-        ["compare", ".", "gs://bucket/table"],
         ["stats", "--path", "s3://bucket/node"],
-        ["dead-letters", "--archive", "s3://bucket/table"],
         ["audit", "hdfs:/data/node"],
     ],
 )
@@ -77,7 +102,18 @@ def test_an_address_of_what_is_not_mounted_is_refused_before_anything_is_read(
     assert "is an address: only paths of a mounted file system will do, such as /data/archive" in result.output
 
 
-@pytest.mark.parametrize("command", [["archive", "--path", "."], ["tables", "--path", "."], ["compact"], ["vacuum"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["archive", "--path", "."],
+        ["tables", "--path", "."],
+        ["compact"],
+        ["vacuum"],
+        ["compare", "."],
+        ["dead-letters", "--archive"],
+        ["replay", "--archive"],
+    ],
+)
 @pytest.mark.parametrize("table", ["hdfs:/data/table", "s3a://bucket/table", "s3://id:key@bucket/table", "gs:///table"])
 def test_a_table_at_another_address_is_refused_without_keys_on_the_screen(
     run: Run, command: list[str], table: str

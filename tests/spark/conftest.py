@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ..support.cluster_mesh import Cluster
+from .object_store import SECRET, StoreProcess
 from .stub import Stub
 
 if find_spec("pyarrow") is None:
@@ -33,6 +34,22 @@ def stub() -> Iterator[Stub]:
     made = Stub([])
     yield made
     made.close()
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
+    """An object store, and what opens it."""
+    with StoreProcess() as process:
+        said = {
+            "AWS_ACCESS_KEY_ID": "id",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "eu-west-1",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ENDPOINT_URL": process.address,
+        }
+        for name, value in said.items():
+            monkeypatch.setenv(name, value)
+        yield process
 
 
 @pytest.fixture
@@ -60,6 +77,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        # For a worker to connect; on a busy machine the usual 15 s are too short.
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
     )

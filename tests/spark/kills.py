@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +20,8 @@ KILLS = int(os.environ.get("KILLS", "1"))
 FINISH_SECONDS_MAX = PATIENCE_SECONDS + 30.0 * KILLS
 """For the run that ends well: it does what all the killed ones have left."""
 TEST_SECONDS_MAX = PATIENCE_SECONDS * (KILLS + 1) + FINISH_SECONDS_MAX
+SEED = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
+"""Of what is drawn in tests of kills, which print it."""
 QUICK_START = "-XX:TieredStopAtLevel=1"
 """Starting is most of what these JVMs do: without the second compiler that takes about half the processor time."""
 
@@ -31,10 +34,12 @@ def moments(count: int, begin: float, step: float) -> list[float]:
 class Driver:
     """A Python program in a group of its own, so that all of it can be killed. Used in a `with`."""
 
-    def __init__(self, log: Path, *command: str) -> None:
+    def __init__(self, log: Path, *command: str, more: Mapping[str, str] | None = None) -> None:
+        """`more`: variables of its environment."""
         self._log = log
         environment = {
             **os.environ,
+            **(more or {}),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_MASTER": "local[2]",

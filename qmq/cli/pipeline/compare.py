@@ -7,14 +7,15 @@ import click
 
 from ..options import json_option
 from ..output import print_json
-from .shared import PATH, choosing_options, given_source, job, login_options, progress, read_source
+from .shared import TABLE, choosing_options, given_source, job, login_options, progress, read_source, storage_option
 
 DIFFERENCES_SHOWN = 50
 
 
 @click.command
-@click.argument("left", type=PATH)
-@click.argument("right", type=PATH)
+@click.argument("left", type=TABLE)
+@click.argument("right", type=TABLE)
+@storage_option
 @login_options
 @choosing_options
 @click.option("--everything", is_flag=True, help="Also report messages that only one side can have.")
@@ -26,7 +27,7 @@ def compare(left: str, right: str, everything: bool, as_json: bool, **source: An
     messages that both can have are compared. With an archive, these are messages of the destinations and times with
     which it was begun. Exit code 1 if something is different.
     """
-    read_source(paths=(left,), servers=None, more=(), **source)  # errors are reported before Spark starts
+    read_source(archive=left, paths=(), servers=None, more=(), **source)  # errors are reported before Spark starts
     given = given_source(paths=(), servers=None, more=(), **source)
     with job("compare") as spark, progress("compare", quiet=as_json) as show:
         from ...spark.jobs import compare as jobs

@@ -91,8 +91,11 @@ source_options: Callable[[F], F] = together(
 )
 
 
-archive_option: Callable[[F], F] = click.option(
-    "--archive", type=PATH, metavar="TABLE", help="An archive to read, in place of --path and --servers."
+archive_option: Callable[[F], F] = together(
+    click.option(
+        "--archive", type=TABLE, metavar="TABLE", help="An archive to read, in place of --path and --servers."
+    ),
+    storage_option,
 )
 
 
@@ -144,9 +147,8 @@ def read_source(*, archive: str | None = None, needs_spark: bool = True, **sourc
     if archive is not None:
         if source["paths"]:
             raise click.UsageError("give --archive or --path, not both")
-        given = {**{key: value for key, value in given.items() if key != "servers"}, "path": archive}
     try:
-        return read_options(given)
+        return read_options(given, of_archive=archive is not None)
     except BadOption as error:
         raise click.UsageError(str(error)) from error
 
@@ -200,19 +202,19 @@ def progress(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] 
 
 
 def first_line(text: str) -> str:
-    """The useful line of an error of Spark: the last line of a worker's traceback, else the first line."""
+    """The useful part of an error of Spark: what a worker has raised last, else the first line."""
+    raised = _RAISED.findall(text.partition("Traceback (most recent call last):\n")[2])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in reversed(lines):
-        if line.startswith(("qmq.", "pyspark.errors")) and ": " in line:
-            return line.partition(": ")[2]
-    return lines[0] if lines else "Spark failed without a message"
+    return in_one_line(raised[-1] if raised else lines[0] if lines else "Spark failed without a message")
 
 
+_RAISED = re.compile(r"^(?!org\.|java\.)[A-Za-z_][\w.]*: (.+(?:\n.*↳.*)*)", re.MULTILINE)
+"""The end of a traceback of Python, with the causes that an object store adds."""
 _ARROW = re.compile(r"\s*(?:\x1b\[[0-9;]*m)?↳(?:\x1b\[[0-9;]*m)?\s*")
 _QUERY = re.compile(r"(\bhttps?://[^\s?]+)\?\S*")
 
 
-def in_one_line(error: BaseException) -> str:
+def in_one_line(error: BaseException | str) -> str:
     """What an error says, also one of an object store. Without the queries of addresses, which may be signed."""
     text = " ".join(_ARROW.sub(": ", str(error)).split())
     return _QUERY.sub(r"\1", text) or type(error).__name__

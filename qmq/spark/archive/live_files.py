@@ -1,19 +1,25 @@
-"""The files of a table, as its log has them, and which of them may have what is asked for."""
+"""The files of a table, as its log has them, which of them may have what is asked for, and their rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from qmq.spark.archive.files import PARTITION
+from qmq.spark.archive.storage import files_of
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.tables import time_of
 
 Bound = tuple[str, Callable[[Any, Any], Any], Any]
 """Name of what the log has of each file, how it compares, and with what."""
+
+
+READ_AHEAD: Final = 2
+"""Batches of a file that are in memory while one is handed on."""
 
 
 class LiveFile(NamedTuple):
@@ -35,6 +41,26 @@ def live_files(delta: DeltaTable, options: Options | None = None) -> list[LiveFi
         found = found.filter(_may_have(found, options))
     columns = ("path", f"partition.{PARTITION}", "size_bytes", "modification_time")
     return [LiveFile(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
+
+
+def rows_of_file(
+    table: str, file: LiveFile, stored: pa.Schema, columns: Sequence[str], options: Options | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Some columns of a file, of a table that has those of `stored`: it may have got some since the file was written.
+
+    With `options`, some rows are left out that these do not choose. Raises OSError.
+    """
+    parquet, files = ds.ParquetFileFormat(), files_of(table)
+    fragment = parquet.make_fragment(file.path, files, ds.field(PARTITION) == file.day)
+    rows = ds.FileSystemDataset([fragment], stored, parquet, files)
+    kept = ds.scalar(True)
+    if options is not None and options.destinations is not None:
+        kept &= ds.field("destination").isin(sorted(options.destinations))
+    if options is not None and options.starting_us is not None:
+        kept &= ds.field("timestamp") >= time_of(options.starting_us)
+    if options is not None and options.ending_us is not None:
+        kept &= ds.field("timestamp") < time_of(options.ending_us)
+    yield from rows.to_batches(columns=list(columns), filter=kept, batch_readahead=READ_AHEAD)
 
 
 def _may_have(found: pa.Table, options: Options) -> Any:

@@ -6,9 +6,11 @@ an object store appear when they are complete, and are durable then.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
@@ -18,6 +20,9 @@ from qmq.spark.reading.options import BadOption
 
 UNSAFE: Final = {"AWS_S3_ALLOW_UNSAFE_RENAME": ("true", "1"), "AWS_CONDITIONAL_PUT": ("disabled",)}
 """With these, of two commits at once the later one would replace the earlier one."""
+SETTINGS: Final = ("AWS_", "GOOGLE_", "AZURE_")
+"""How the names of variables begin that say how object stores are opened."""
+Settings: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def place_of(table: str) -> str:
@@ -39,12 +44,40 @@ def directory_of(table: str) -> Path | None:
     return None if is_table_address(table) else Path(table)
 
 
-@lru_cache(8)
 def files_of(table: str) -> fs.FileSystem:
     """The files of a table, by their paths in it."""
     if is_table_address(table):
-        return fs.PyFileSystem(DeltaStorageHandler(table))
+        return _store(table, settings())
     return fs.SubTreeFileSystem(str(Path(table).absolute()), fs.LocalFileSystem())
+
+
+@lru_cache(8)
+def _store(table: str, said: Settings) -> fs.FileSystem:
+    """Other keys make another one: a worker of Spark may work for several users."""
+    return fs.PyFileSystem(DeltaStorageHandler(table, dict(said)))
+
+
+def settings() -> Settings:
+    """What the environment says of object stores. It has keys: it is not for logs, and not for errors."""
+    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(SETTINGS)))
+
+
+@contextmanager
+def with_settings(said: Settings) -> Iterator[None]:
+    """Have `settings` of another process, such as those of the driver in a worker, which may have a machine of its own.
+
+    Afterwards the environment is as it was: the next task of this worker may be that of another user.
+    """
+    before = {name: os.environ.get(name) for name, _ in said}
+    os.environ.update(said)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def names_in(table: str) -> list[str]:

@@ -6,11 +6,11 @@ the table.
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -22,13 +22,13 @@ from qmq.spark.archive import run
 from qmq.spark.archive.files import write_parts
 from qmq.spark.archive.following import FOLLOW_FAILURES_MAX, MENDED_LATER
 from qmq.spark.archive.following import follow as follow_runs
-from qmq.spark.archive.live_files import live_files
+from qmq.spark.archive.live_files import LiveFile, live_files, rows_of_file
 from qmq.spark.archive.run import Archived
-from qmq.spark.archive.storage import place_of
+from qmq.spark.archive.storage import directory_of, place_of, settings, with_settings
 from qmq.spark.archive.table import ArchiveError, open_table
 from qmq.spark.jobs.known_files import KnownFile, frame_of_files
-from qmq.spark.jobs.tasks import ProgressReport, results_of, watched
-from qmq.spark.reading.options import BadOption, Options, local_path
+from qmq.spark.jobs.tasks import ProgressReport, frame_of, results_of, watched
+from qmq.spark.reading.options import BadOption, Options
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.plan import DataLoss, Part
 
@@ -37,14 +37,15 @@ def archive(spark: SparkSession, options: Options, table: str, *, report: Progre
     """`run.archive` with Spark's workers, a file of each part and day. Raises as that one, and errors of Spark."""
 
     def write(parts: Sequence[Part]) -> list[dict[str, Any]]:
-        name, place = uuid.uuid4().hex, place_of(table)
+        name, place, keys = uuid.uuid4().hex, place_of(table), settings()
+
+        def work(item: tuple[int, Part]) -> list[dict[str, Any]]:
+            with with_settings(keys):
+                return write_parts([item[1]], options, place, f"{name}-{item[0]:05d}")
+
         with watched(spark, report):
             try:
-                return results_of(
-                    spark,
-                    list(enumerate(parts)),
-                    lambda item: write_parts([item[1]], options, place, f"{name}-{item[0]:05d}"),
-                )
+                return results_of(spark, list(enumerate(parts)), work)
             except (PySparkException, Py4JJavaError) as error:
                 raise _not_connected(error) or error from None
 
@@ -79,18 +80,39 @@ def follow(
 
 
 def read_archive(
-    spark: SparkSession, table: str, *, delta: DeltaTable | None = None, options: Options | None = None
+    spark: SparkSession,
+    table: str,
+    *,
+    delta: DeltaTable | None = None,
+    options: Options | None = None,
+    columns: Collection[str] | None = None,
 ) -> DataFrame:
-    """The rows of the table's last version, without a Delta jar; also of a typed one. Raises ArchiveError.
+    """The rows of the table's last version, without a Delta jar; also of a typed one. Raises ArchiveError, BadOption.
 
     `delta`: the table as it was opened before, for the rows of that version. `options`: files are left out that have no
-    row which these choose. The other files have such rows and others.
+    row which these choose. The other files have such rows and others. `columns`: those that are needed.
+
+    Spark's own reader reads a directory. From an object store, workers read by the address and the environment of the
+    driver: Spark would need jars, another address and keys of its own.
     """
-    root = Path(local_path(table)).resolve()
-    delta = delta or open_table(table)
-    files = [KnownFile(root / file.path, file.size, file.modified_ms) for file in live_files(delta, options)]
+    place = place_of(table)
+    delta = delta or open_table(place)
+    files = live_files(delta, options)
     # Delta writes schemas as Spark does. Spark would read a day as a date; the table has text.
-    return frame_of_files(spark, root, files, StructType.fromJson(json.loads(delta.schema().to_json())))
+    schema = StructType.fromJson(json.loads(delta.schema().to_json()))
+    directory = directory_of(place)
+    if directory is not None:
+        root = directory.resolve()
+        known = [KnownFile(root / file.path, file.size, file.modified_ms) for file in files]
+        return frame_of_files(spark, root, known, schema)
+    schema = StructType([field for field in schema if columns is None or field.name in columns])
+    stored, names, keys = pa.schema(delta.schema()), schema.names, settings()
+
+    def rows(file: LiveFile) -> Iterator[pa.RecordBatch]:
+        with with_settings(keys):
+            yield from rows_of_file(place, file, stored, names, options)
+
+    return frame_of(spark, files, rows, schema) if files else spark.createDataFrame([], schema)
 
 
 def _not_connected(error: Exception) -> NotConnected | None:

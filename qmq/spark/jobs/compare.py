@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from qmq.model.dots import parse_origin
-from qmq.spark.archive.table import archive_choice, open_table, table_vector
+from qmq.spark.archive.storage import directory_of, place_of
+from qmq.spark.archive.table import DELTA_LOG, archive_choice, open_table, table_vector
 from qmq.spark.jobs.messages import only, options_of, read_messages
-from qmq.spark.reading.options import CHOOSING, local_path, read_options, vector_to_json
+from qmq.spark.reading.options import CHOOSING, read_options, vector_to_json
 from qmq.spark.reading.place import open_place
 
 RECORDS_PER_RANGE: Final = 10_000
@@ -66,8 +67,9 @@ class Side:
 
     def __init__(self, spark: SparkSession, where: str, given: Mapping[str, str]) -> None:
         self._spark = spark
-        self.where = where = local_path(where)
-        self.is_archive = Path(where, "_delta_log").is_dir()
+        self.where = where = place_of(where)
+        directory = directory_of(where)
+        self.is_archive = directory is None or (directory / DELTA_LOG).is_dir()
         is_server = not Path(where).exists() and ":" in where
         self._options: dict[str, str] = {**given, "servers" if is_server else "path": where}
 

@@ -35,7 +35,9 @@ def options_of(given: dict[str, str], archive: str | None) -> Options:
     """The same, checked; an archive stands for the path of logs, and for servers. Raises BadOption."""
     if archive is None:
         return read_options(given)
-    return read_options({**{name: value for name, value in given.items() if name != "servers"}, "path": archive})
+    return read_options(
+        {name: value for name, value in given.items() if name not in ("path", "servers")}, of_archive=True
+    )
 
 
 def is_chosen(options: Options, name: Column | None = None) -> Column:

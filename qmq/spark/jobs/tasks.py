@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 TASKS_MAX: Final = 10_000
 
@@ -20,7 +21,7 @@ R = TypeVar("R")
 
 
 def frame_of(
-    spark: SparkSession, items: Sequence[T], work: Callable[[T], Iterable[pa.RecordBatch]], schema: str
+    spark: SparkSession, items: Sequence[T], work: Callable[[T], Iterable[pa.RecordBatch]], schema: str | StructType
 ) -> DataFrame:
     """The rows that `work` makes of each of `items`. There is at least one; all of them travel to every task."""
 

@@ -117,13 +117,13 @@ def known_options(given: Mapping[str, str]) -> dict[str, str]:
     return said
 
 
-def read_options(given: Mapping[str, str]) -> Options:
-    """Raises BadOption for the first thing that cannot be."""
+def read_options(given: Mapping[str, str], *, of_archive: bool = False) -> Options:
+    """Raises BadOption for the first thing that cannot be. `of_archive`: an archive is read, in place of logs."""
     said = known_options(given)
     for name in WRITING.intersection(said):
         hint = "; subscribe says what is read" if name == "destination" else ""
         raise BadOption(f"{name} is an option of writing{hint}")
-    if bool(said.get("path")) == bool(said.get("servers")):
+    if bool(said.get("path")) == bool(said.get("servers")) and not of_archive:
         raise BadOption("say where to read: path (data directories), or servers (live nodes), and not both")
     view = said.get("view", "messages")
     if view not in VIEWS:

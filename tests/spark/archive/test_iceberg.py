@@ -23,10 +23,9 @@ from qmq.spark.archive.table import ArchiveError, open_table
 from qmq.spark.archive.upkeep import compact, vacuum
 from qmq.spark.reading.options import read_options
 from tests.spark.archive.test_archiver import Mesh
-from tests.spark.archive.test_object_store import EVERYTHING, SECRET, environment, store
-from tests.spark.object_store import ROOT, StoreProcess
+from tests.spark.archive.test_object_store import EVERYTHING
+from tests.spark.object_store import ROOT, SECRET, StoreProcess
 
-__all__ = ["environment", "store"]
 NAME = "here.qmq.messages"
 PASSWORD = "password-of-the-catalog"
 

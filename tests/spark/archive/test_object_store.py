@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +19,9 @@ from qmq.spark.archive.table import ArchiveError, Overtaken
 from qmq.spark.archive.upkeep import compact, vacuum
 from qmq.spark.reading.options import BadOption, read_options
 from tests.spark.archive.test_archiver import Mesh
-from tests.spark.object_store import FOREIGN, ROOT, Faults, StoreProcess
+from tests.spark.object_store import FOREIGN, ROOT, SECRET, Faults, StoreProcess
 
-SECRET = "secret-of-the-store"
 EVERYTHING = fs.FileSelector("", recursive=True, allow_not_found=True)
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys, and fewer tries than by default."""
-    said = {
-        "AWS_ACCESS_KEY_ID": "id",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": "eu-west-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    for name, value in said.items():
-        monkeypatch.setenv(name, value)
-    files_of.cache_clear()
-
-
-@pytest.fixture
-def store(environment: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
-    with StoreProcess() as process:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", process.address)
-        yield process
 
 
 @pytest.fixture

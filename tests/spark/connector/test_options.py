@@ -135,6 +135,6 @@ def test_a_path_may_be_written_as_an_address_of_this_machine(said: str, path: st
         partial(read_archive, None),
     ],
 )
-def test_an_address_of_what_is_not_mounted_is_no_table(work: Any) -> None:
-    with pytest.raises(BadOption, match="s3://bucket/table is an address"):
-        work("s3://bucket/table")
+def test_an_address_of_another_kind_is_no_table(work: Any) -> None:
+    with pytest.raises(BadOption, match="is no address of a table"):
+        work("hdfs://name/table")
