@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from qmq.model.dots import Vector
-from qmq.spark.reading.options import BadOption, Options, read_options, vector_from_json, vector_to_json
+from qmq.spark.reading.options import BEGAN_AT, BadOption, Options, read_options, vector_from_json, vector_to_json
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.plan import Part
@@ -49,8 +49,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     The offset `{"a-00c1…": 4711, …}` says for each origin the last sequence that was read; it lies readable in Spark's
     checkpoint. New nodes and new lives of nodes are new entries. Nothing is ever taken back: an origin that no node of
-    the moment knows keeps its offset. The driver has one reader for as long as the query runs; workers get copies of it
-    that were made before it began, so everything they need travels in their partition.
+    the moment knows keeps its offset. Spark keeps where each micro-batch ends, and after a restart it asks again where
+    the first one begins, unless that one was done. So the offset after it also says where it began (`BEGAN_AT`).
+
+    The driver has one reader for as long as the query runs; workers get copies of it that were made before it began, so
+    everything they need travels in their partition.
     """
 
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
@@ -63,6 +66,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         arrow_schema(options.view, self._columns)
         self._opened: Place | None = None
         self._target: Vector | None = None
+        self._began_at: dict[str, int] | None = None
+        """Where the query began, if it began now."""
         self._earliest: Vector | None = None
         """Where the query began, if it began now, and with what there is."""
 
@@ -73,6 +78,10 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name, as those below
+        self._began_at = self._beginning()
+        return self._began_at
+
+    def _beginning(self) -> dict[str, int]:
         starting = self._options.starting
         if isinstance(starting, dict):
             return vector_to_json(starting)
@@ -90,16 +99,19 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._place.available()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = vector_from_json(start)
         have = self._place.available() if self._target is None else self._target
-        return vector_to_json(advance(begin, have, _records(limit)))
+        end = advance(begin, have, _records(limit))
+        if end == begin:
+            return start  # as it is: any other one would be an empty micro-batch
+        return vector_to_json(end) | ({BEGAN_AT: start} if start == self._began_at else {})
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
         return vector_to_json(self._place.available())
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        begin, until = vector_from_json(start), vector_from_json(end)
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until = vector_from_json(end.get(BEGAN_AT, start)), vector_from_json(end)
         if begin == until:
             return []
         self._place.available()  # looks again: after a restart nothing was looked at yet
@@ -113,7 +125,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, PartOf) and not isinstance(partition.part, list)
         return rows_of_part(partition.part, self._options, self._columns)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         self._place.report(vector_from_json(end))
 
     def stop(self) -> None:

@@ -1,7 +1,10 @@
-"""Drivers that tests kill: `python -m tests.spark.drivers stream|sink …`, each a whole Spark of its own."""
+"""Drivers that tests kill: `python -m tests.spark.drivers stream|backfill|sink …`, each a whole Spark of its own."""
 
 import sys
+from pathlib import Path
+from typing import Any
 
+from qmq.spark import backfill
 from qmq.spark.session import running
 
 
@@ -13,14 +16,30 @@ def stream(path: str, out: str) -> None:
             .options(path=path, columns="origin,sequence", maxRecordsPerTrigger="400")
             .load()
         )
-        query = (
-            frame.writeStream.format("parquet")
-            .option("path", f"{out}/rows")
-            .option("checkpointLocation", f"{out}/checkpoint")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        _write(frame, out)
+
+
+def behind_archive(path: str, table: str, out: str) -> None:
+    """The same of an archive and what comes behind it, in a session of Spark Connect if `SPARK_REMOTE` names one.
+
+    As the page on Spark says it: the past is written until the stream has begun.
+    """
+    with running("backfill") as spark:
+        past, live = backfill(spark, table, path=path, columns="origin,sequence", maxRecordsPerTrigger="400")
+        if not Path(out, "checkpoint", "offsets", "0").exists():
+            past.write.mode("overwrite").parquet(f"{out}/past")
+        _write(live, out)
+
+
+def _write(frame: Any, out: str) -> None:
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", f"{out}/rows")
+        .option("checkpointLocation", f"{out}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 def sink(servers: str, rows: str, *queues: str) -> None:
@@ -33,4 +52,4 @@ def sink(servers: str, rows: str, *queues: str) -> None:
 
 
 if __name__ == "__main__":
-    {"stream": stream, "sink": sink}[sys.argv[1]](*sys.argv[2:])
+    {"stream": stream, "backfill": behind_archive, "sink": sink}[sys.argv[1]](*sys.argv[2:])

@@ -189,12 +189,18 @@ def vector_to_json(vector: Vector) -> dict[str, int]:
     return {str(origin): last for origin, last in sorted(vector.items())}
 
 
+BEGAN_AT: Final = "began at"
+"""In the offset after the first micro-batch of a query: where that one began. It is no origin."""
+
+
 def vector_from_json(found: object, what: str = "offsets") -> Vector:
     """The inverse. Raises BadOption."""
     if not isinstance(found, dict):
         raise BadOption(f'{what}: {{"origin": sequence, …}} is wanted, not {found!r}')
     vector: Vector = {}
     for text, last in found.items():
+        if text == BEGAN_AT:
+            continue
         try:
             origin = parse_origin(text)
         except ValueError:

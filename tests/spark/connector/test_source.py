@@ -1,12 +1,13 @@
 """`spark.read.format("qmq")` and `spark.readStream` on data directories."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qmq.model.dots import Dot
-from qmq.spark.reading.options import read_options
+from qmq.spark.reading.options import read_options, vector_from_json
 from tests.spark.rig import START_US, A, B, batch, node, record, settle, split
 
 
@@ -173,6 +174,37 @@ def test_what_retention_drops_before_the_first_micro_batch_of_a_stream_from_the_
         LogStream(options, ["sequence"]).partitions(start, {str(A): 30})
 
 
+@pytest.mark.parametrize("starting", ["latest", "earliest", f'{{"{A}": 10}}'])
+def test_a_stream_killed_in_its_first_micro_batch_reads_all_of_it_again(tmp_path: Path, starting: str) -> None:
+    """Spark keeps where a batch ends. It asks again where the first one begins, which is elsewhere now."""
+    from qmq.spark.source import LogStream
+
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 20, 5))
+    said = {"path": str(tmp_path / "a"), "startingOffsets": starting}
+    killed = LogStream(read_options(said), ["sequence"])
+    start = killed.initialOffset()
+    journal.segment(split(A, 21, 30, 5), {A: 20})
+    end = json.loads(json.dumps(killed.latestOffset(start, killed.getDefaultReadLimit())))
+    wanted = found(killed, start, end)
+    journal.segment(split(A, 31, 40, 5), {A: 30})
+
+    again = LogStream(
+        read_options({**said, "startingOffsets": said["startingOffsets"].replace("10", "35")}), ["sequence"]
+    )
+
+    assert found(again, again.initialOffset(), end) == wanted and wanted[-1] == 30
+    later = again.latestOffset(end, again.getDefaultReadLimit())
+    assert found(again, end, later) == [*range(31, 41)]
+    assert again.latestOffset(later, again.getDefaultReadLimit()) == later == {str(A): 40}
+    assert killed.latestOffset(end, killed.getDefaultReadLimit()) == later
+
+
+def found(stream: Any, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    rows = (rows for part in stream.partitions(start, end) for rows in stream.read(part))
+    return sorted(number for batch in rows for number in batch["sequence"].to_pylist())
+
+
 @pytest.mark.parametrize(("records", "expected"), [("7", 7), ("1000000", 10)])
 def test_of_two_bounds_of_a_micro_batch_the_smaller_counts(mesh: Path, records: str, expected: int) -> None:
     from qmq.spark.source import RECORD_BYTES, LogStream
@@ -183,4 +215,4 @@ def test_of_two_bounds_of_a_micro_batch_the_smaller_counts(mesh: Path, records: 
 
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
 
-    assert sum(end.values()) - sum(start.values()) == expected
+    assert sum(vector_from_json(end).values()) - sum(start.values()) == expected

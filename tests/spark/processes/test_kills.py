@@ -1,10 +1,12 @@
 """kill -9 of the driver, its JVM and its workers, in the middle of an archive run, a stream, and a publishing job."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qmq.spark.archive.archiver import Archiver
 from qmq.spark.jobs.archive import read_archive
 from qmq.spark.reading.files import Files
 from qmq.spark.reading.options import read_options
@@ -61,6 +63,39 @@ def test_a_stream_writes_each_message_once_however_it_ends(spark: Any, tmp_path:
         driver.finish()
 
     is_exact(spark.read.parquet(str(out / "rows")), 1000 * (2 * kills.KILLS + 1))
+
+
+@pytest.mark.timeout(kills.TEST_SECONDS_MAX)
+def test_an_archive_and_the_stream_behind_it_have_each_message_once_however_it_ends(spark: Any, tmp_path: Path) -> None:
+    """Killed from the moment at which the past is written on. The archive goes on between the kills."""
+    print(f"SEED={kills.SEED}")
+    rng = random.Random(kills.SEED)
+    journal, path, table = node(tmp_path, "a"), str(tmp_path / "a"), str(tmp_path / "table")
+    out, log = tmp_path / "out", tmp_path / "log"
+    command = ["-m", "tests.spark.drivers", "backfill", path, table, str(out)]
+
+    def commits() -> set[Path]:
+        return {
+            *out.glob("past/_SUCCESS"),
+            *out.glob("checkpoint/offsets/[0-9]*"),
+            *out.glob("checkpoint/commits/[0-9]*"),
+        }
+
+    for number in range(kills.KILLS):
+        grow(journal, 2 * number)
+        Archiver(read_options({"path": path}), table, every_seconds=1.0).run()
+        grow(journal, 2 * number + 1)
+        before = commits()
+        with kills.Driver(log, *command) as driver:
+            driver.kill_after(lambda known=before: commits() - known, rng.choice([0.0, rng.uniform(0.0, 2.0)]))
+    Archiver(read_options({"path": path}), table, every_seconds=1.0).run()
+    grow(journal, 2 * kills.KILLS)
+
+    with kills.Driver(log, *command) as driver:
+        driver.finish()
+
+    both = spark.read.parquet(str(out / "past")).union(spark.read.parquet(str(out / "rows")))
+    is_exact(both, 1000 * (2 * kills.KILLS + 1))
 
 
 @pytest.mark.timeout(kills.TEST_SECONDS_MAX)
