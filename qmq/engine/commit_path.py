@@ -114,7 +114,9 @@ class CommitPath:
         self._watched, self._deleted = watched, deleted
 
     def guard(self, check: Callable[[], None]) -> None:
-        """Call `check` before each decision from now on, when the wait is over."""
+        """Call `check` from now on when a wait is over: before each decision, and before delivery of what is committed.
+        It takes back deliveries that are no longer this node's to make.
+        """
         self._guards.append(check)
 
     # Wait
@@ -128,15 +130,18 @@ class CommitPath:
         if not asks:
             await self._pager.slot()
             await self._commits.slot()
-        for check in self._guards:
-            check()
+        self.check()
 
     async def commit_slot(self) -> None:
         """Wait until the commit path has capacity, for what must not wait for clients."""
         await self._delivery.slot(0, asks=True)
         await self._commits.slot()
-        for check in self._guards:
-            check()
+        self.check()
+
+    def check(self) -> None:
+        """Called after each wait, before anything is decided or delivered: the node may have stood still meanwhile."""
+        for guard in self._guards:
+            guard()
 
     # Decide: the caller does, without an `await` until `submit`
 
@@ -163,6 +168,8 @@ class CommitPath:
             self._peers.before_commit(out)
         delivery.before_commit(out)
         if not waits:
+            if out.deliveries_after:
+                self.check()
             self._committed([out], self._commits.committed_end)
         elif out.has_answers:
             self._commits.await_answer(out)
@@ -205,6 +212,7 @@ class CommitPath:
         begin = commits.committed_end
         if batches:
             commits.appended(await self._append(batches), batches)
+        self.check()
         commits.committed(group)
         self._committed(group, begin)
         self._delivery.flush()

@@ -110,7 +110,7 @@ class Subscription:
         "in_flight",
         "is_browser",
         "is_pull",
-        "is_timed",
+        "may_lose_unsent",
         "lent_as",
         "message_ids",
         "prefix",
@@ -156,8 +156,9 @@ class Subscription:
         self.is_pull = False
         """Whether it gets only as many messages as it is granted (`Queues.grant`): one that is settled, or comes back,
         makes no room for the next one."""
-        # Whether a message under an ack-timeout was ever given to it.
-        self.is_timed = False
+        # Whether what was decided for it may be taken back before it is sent: it was given a message under an
+        # ack-timeout, or the node has lost the right to serve.
+        self.may_lose_unsent = False
         self.exclusive = False
         self.priority = 0
         """Of a queue's consumers those with the highest are served first, as long as they have room."""

@@ -63,6 +63,26 @@ class Queues(QueueRegistry):
         self.handoff = Handoff(self, self.paging, self.intake, self.settlement)
         self._release = _Release()
 
+    def hold(self, out: Outcome) -> None:
+        """The node may hand out nothing from now on, because another may serve what it serves.
+
+        What it has decided to deliver before, and no client was sent, comes back as if it had not been decided. A node
+        that has stood still finds it waiting for a commit, or for a client that did not read.
+        """
+        if self.held:
+            return
+        self.held = True
+        unsent: dict[Subscription, list[Delivery]] = {}
+        for delivery in self.deliveries.values():
+            message, subscription = delivery.message, delivery.subscription
+            if not delivery.sent and message.owner is None and message.sequence > 0 and subscription.durable is None:
+                unsent.setdefault(subscription, []).append(delivery)
+        for subscription, deliveries in unsent.items():
+            subscription.may_lose_unsent = True
+            self.redelivery.give_back(deliveries, Back.UNSEEN, out)
+            if subscription.is_pull:
+                self.grant(subscription, len(deliveries), out)
+
     def release_hold(self, out: Outcome) -> None:
         """The node may hand out: everything that waited goes out, from DUE_AT_ONCE queues in this turn, and from as
         many in each of the next (`tick`).

@@ -5,8 +5,9 @@
 times in `takeover_after_seconds`, and after each event that may matter. It carries out what was decided, in that order,
 and decides whether the node may deliver at all (`Queues.held`).
 
-Surprising: the clock that counts here runs on while the process is stopped. It is read before any decision (`check`),
-so a node that was stopped does not first deliver what it was about to.
+Surprising: the clock that counts here runs on while the process is stopped. It is read before any decision, and
+before what was decided earlier is delivered (`check`). So a node that was stopped does not first deliver what it was
+about to.
 """
 
 import logging
@@ -129,8 +130,9 @@ class Takeover:
 
     def begin(self) -> None:
         """Obey the recorded terms; nothing is delivered before the first lease."""
-        self.is_starting = self._engine.broker.queues.held = True
+        self.is_starting = True
         out = Outcome(now_us=self._engine.environment.now_us())
+        self._engine.broker.queues.hold(out)
         self._effects.carry_out(self.elections.obey_terms(), out)
         self._set_held(out)
 
@@ -166,7 +168,7 @@ class Takeover:
     # Polling
 
     def check(self) -> None:
-        """Called before each decision: was this node stopped, or has its lease ended?"""
+        """Called after each wait: was this node stopped, or has its lease ended?"""
         now = self._environment.boot_seconds()
         if self.is_active and (now - self._polled_at > self._after / 2 or now >= self._lease_until):
             self.poll()
@@ -183,6 +185,8 @@ class Takeover:
                     "! this node was paused for %.1f s: it delivers nothing until its peers have responded", away
                 )
             rules.was_away(now)
+            if self.is_active:
+                self._engine.broker.queues.hold(out)  # before it can pass on as delivered what no client was sent
             for follower in self._pauses:
                 follower()
         self._polled_at = now
@@ -301,7 +305,7 @@ class Takeover:
         queues.is_starting = self.is_starting or self._catch_up.is_stale
         held = queues.is_starting or until <= now or (self.is_active and not self._mesh.has_synced_with_majority())
         if held:
-            queues.held = True
+            queues.hold(out)
         elif queues.held:
             queues.release_hold(out)
         self._held_since = min(self._held_since, now) if held else math.inf

@@ -185,7 +185,7 @@ class TakeoverSync:
             self._mesh.check_absent(peer)
         # Later reports are not waited for.
         handoff.was_lent_before(owner, {peer: dots for peer, dots in elsewhere.items() if peer not in sync.reported})
-        engine.broker.queues.held = True
+        engine.broker.queues.hold(out)
         handoff.adopt(owner, engine.store.tombstones, out)
         engine.pager.sweep_at(engine.environment.now_us())
         self._takeover.has_begun(owner, sync.number, out)

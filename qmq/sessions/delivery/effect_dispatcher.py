@@ -270,7 +270,7 @@ class Dispatcher:
         session = self._sessions.get(subscription.session)
         if session is None or subscription.closed or session.finishing:
             return
-        if subscription.is_timed:
+        if subscription.may_lose_unsent:
             deliveries = self._started(deliveries)
             if not deliveries:
                 return
@@ -291,7 +291,7 @@ class Dispatcher:
         return self._commits.begin_time(deliveries)
 
     def _put_queue(self, session: ClientSession, subscription: Subscription, deliveries: list[Delivery]) -> None:
-        if subscription.is_timed:
+        if subscription.may_lose_unsent:
             deliveries = self._started(deliveries)
         name = subscription.destination
         totals = self._totals.by_name.get(name) or self._totals.begin(name)
@@ -322,6 +322,7 @@ class Dispatcher:
 
     def _go_on(self, session: ClientSession, deferred: deque[tuple[Subscription, list[Delivery]]]) -> None:
         self._touched[session] = None
+        self._commits.check()
         self._send_deferred(session, deferred)
         self.flush()
 

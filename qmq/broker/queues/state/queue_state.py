@@ -313,7 +313,7 @@ class QueueState(ListedQueue):
             timeout_us = timeout_us or subscription.ack_timeout_us
             if timeout_us and subscription.ack is not Ack.AUTO:
                 delivery.timeout_us = timeout_us
-                subscription.is_timed = True
+                subscription.may_lose_unsent = True
         out.deliver(delivery)
         return delivery
 
