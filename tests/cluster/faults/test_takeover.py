@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import CLUSTER
-from tests.support.cluster_bodies import bodies, numbered
+from tests.support.cluster_bodies import bodies, endless, numbered
 from tests.support.cluster_mesh import ROOT, Cluster
 from tests.support.cluster_wait import eventually
+from tests.support.cluster_work import Publisher
 
 AFTER = 3.0
 
@@ -89,6 +90,35 @@ def test_a_node_that_stood_still_hands_out_nothing_that_was_settled_meanwhile(me
     mesh.client("a").publish("/queue/still", b"last")
     eventually(lambda: b"last" in bodies(again) + bodies(got), "nobody has the last message")
     assert sorted(bodies(got) + bodies(again)) == sorted([*sent, b"last"])
+    mesh.wait_until_clear()
+
+
+def test_a_node_that_stood_still_amid_its_work_sends_no_consumer_what_another_node_has_served(mesh: Cluster) -> None:
+    eventually(lambda: all(hands_out(mesh, name) for name in "abc"), "not every node serves itself")
+    on_a = [mesh.client("a").consume("/queue/amid", prefetch=10) for _ in range(3)]
+    elsewhere = [mesh.client(name).consume("/queue/amid", prefetch=10) for name in ("b", "b", "c")]
+    publisher = Publisher([mesh.address("a")], "/queue/amid", endless("amid"))
+    publisher.start()
+
+    for _ in range(3):
+        publisher.goes_on()
+        mesh.pause("a")
+        eventually(lambda: server_of(mesh, "a"), "no node serves what a has")
+        before = [len(one) for one in on_a]  # All that was on its way to them: they have read since.
+        mesh.resume("a")
+        eventually(lambda: hands_out(mesh, "a"), lambda: f"a serves {serves(mesh, 'a')}")
+        publisher.goes_on()
+        late = [body for one, begin in zip(on_a, before, strict=True) for body in bodies(one[begin:])]
+        assert len(late) == len(set(late))
+        assert not set(late) & {body for one in elsewhere for body in bodies(one)}
+
+    publisher.enough()
+    publisher.wait()
+    sent = set(publisher.receipted)
+    eventually(
+        lambda: {body for one in (*on_a, *elsewhere) for body in bodies(one)} >= sent,
+        "some of the messages came to no consumer",
+    )
     mesh.wait_until_clear()
 
 

@@ -60,7 +60,7 @@ async def consumer(rig: MeshRig, name: str, ack: str = "client-individual") -> C
 
 
 async def served(client: Client, *, acknowledges: bool = True) -> list[tuple[bytes, str | None]]:
-    """Read what comes, and acknowledge it, until nothing comes for QUIET_SECONDS: bodies, and whether they are marked."""
+    """What comes until nothing does for QUIET_SECONDS: bodies, and whether they are marked. Acknowledges each."""
     came = []
     while True:
         with trio.move_on_after(QUIET_SECONDS) as quiet:

@@ -6,6 +6,7 @@ from unittest.mock import patch
 import trio
 
 from qmq.broker.consumers.outcome import Outcome
+from qmq.broker.queues.queues import Queues
 from qmq.broker.takeover.leases import LEASE, Ownership, PeerReport
 from qmq.mesh.membership.start_hold import StartHold
 from qmq.mesh.membership.takeover import Takeover
@@ -99,6 +100,25 @@ def no_fence() -> Iterator[None]:
         return dict.fromkeys(owners, True)
 
     with patch.object(Takeover, "may_borrow", may_borrow):
+        yield
+
+
+@seeded_bug(
+    Family.TAKEOVERS,
+    "I9",
+    found_by="tests/mesh/membership/test_disk_that_hangs.py::"
+    "test_a_node_that_stood_still_serves_nothing_that_another_serves",
+)
+def unsent_deliveries_kept() -> Iterator[None]:
+    """A node that loses the right to serve sends what it had decided before.
+
+    Seeds rarely have a pause that ends just there, and consumers elsewhere that are ahead of it.
+    """
+
+    def hold(queues: Queues, out: Outcome) -> None:
+        queues.held = True
+
+    with patch.object(Queues, "hold", hold):
         yield
 
 
