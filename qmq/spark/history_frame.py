@@ -21,7 +21,17 @@ from qmq.spark.archive.table import archive_choice, open_table, table_vector
 from qmq.spark.jobs.archive import read_archive
 from qmq.spark.jobs.messages import only
 from qmq.spark.jobs.tasks import frame_of
-from qmq.spark.reading.options import CHOOSING, BadOption, known_options, read_options, vector_to_json
+from qmq.spark.reading.options import (
+    CHOOSING,
+    ENDS,
+    ONE_READ,
+    STREAMING,
+    BadOption,
+    known_options,
+    read_options,
+    refuse,
+    vector_to_json,
+)
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.views import columns_of, ddl
@@ -52,6 +62,7 @@ def history(spark: SparkSession, table: str, **given: str | int) -> DataFrame:
         NotConnected: no node answers.
     """
     cut = _Cut(spark, table, given)
+    refuse(cut.said, STREAMING, ONE_READ)
     with closing(open_place(cut.options)) as place:
         have = place.available()
         parts = place.plan(table_vector(cut.delta, have), have, strict=True)
@@ -81,11 +92,7 @@ class _Cut:
 
     def __init__(self, spark: SparkSession, table: str, given: Mapping[str, str | int]) -> None:
         said = known_options({name: str(value) for name, value in given.items()})
-        for name in ("startingOffsets", "endingOffsets"):
-            if name in said:
-                raise BadOption(
-                    f"{name}: a history goes from the beginning of the archive to now; choose by timestamps"
-                )
+        refuse(said, ENDS, "a history goes from the beginning of the archive to now; choose by timestamps")
         asked = read_options(said)
         if asked.view != "messages":
             raise BadOption(f"view is {asked.view!r}; a history has messages")

@@ -9,7 +9,6 @@ Messages of a task that failed stay published; its retry repeats them, with the 
 """
 
 import json
-import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from qmq.client.connection import NodeConnection
 from qmq.errors import NotConnected
 from qmq.spark.reading.options import BOTH, WRITING, BadOption, Options, known_options, read_options
+from qmq.spark.reading.rounds import rounds
 from qmq.spark.reading.status import PATIENCE_SECONDS, connect
 
 WINDOW: Final = 1000
@@ -32,11 +32,6 @@ WINDOW_BYTES: Final = 16 << 20
 """Bodies of these, about: a task keeps them all until they are receipted, and must get them out within its patience."""
 PACE_SECONDS: Final = 0.05
 """A task with a rate sends in bursts of about so long."""
-TRIES_PER_SERVER: Final = 6
-"""Without a receipt in between, after which a task gives up."""
-PAUSE_SECONDS: Final = 0.25
-"""After all servers were tried once in vain; twice as long each time, up to the next figure. All in all some 8 s."""
-PAUSE_SECONDS_MAX: Final = 4.0
 COLUMNS: Final = {"destination": "string", "body": "binary or string", "headers": "map<string,string>"}
 NOT_OURS: Final = frozenset({"path", "checkpointlocation"})
 """What Spark itself adds to the options of a sink."""
@@ -169,7 +164,8 @@ class _Sender:
         """Of the bodies in `_unreceipted`."""
         self._buffer: list[bytes] = []
         self._turn = 0
-        self._failures = 0
+        self._tries: Iterator[None] | None = None
+        """Of all servers, since the last receipt."""
         self.sent = 0
 
     def send(self, destination: str, body: bytes, headers: list[tuple[str, str]], dedup_id: str) -> None:
@@ -215,34 +211,33 @@ class _Sender:
             self._reconnect()
 
     def _receipted(self, receipt: str) -> None:
-        self._failures = 0
+        self._tries = None
         # Receipts may come in another order when messages go to several destinations.
         _, body = self._unreceipted.pop(receipt, (None, b""))
         self._bytes -= len(body)
 
     def _reconnect(self) -> None:
         """The next node, and everything again that has no receipt. Raises NotConnected after the last try."""
-        servers = self._options.servers
         self.close()
         self._client = None
         problem: NotConnected | None = None
-        while self._client is None:
-            if self._failures >= TRIES_PER_SERVER * len(servers):
-                raise problem or NotConnected("no node takes the messages")
-            rounds, turn = divmod(self._failures, len(servers))
-            if rounds and not turn:
-                # Half of it by chance: all tasks of a job have lost the same node at the same moment.
-                longest = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2 ** (rounds - 1))
-                time.sleep(longest * random.uniform(0.5, 1.0))
-            server = servers[self._turn % len(servers)]
+        self._tries = self._tries or self._each_server()
+        for _ in self._tries:
+            server = self._options.servers[self._turn % len(self._options.servers)]
             self._turn += 1
-            self._failures += 1
             try:
                 self._client = connect(self._options, server)
+                break
             except NotConnected as error:
                 problem = error
+        else:
+            raise problem or NotConnected("no node takes the messages")
         client = self._client
         self._buffer = [client.frame("SEND", lines, body) for lines, body in self._unreceipted.values()]
+
+    def _each_server(self) -> Iterator[None]:
+        for _ in rounds(self._options.retry_seconds):
+            yield from [None] * len(self._options.servers)
 
 
 def _rows(

@@ -5,7 +5,8 @@ Spark's Python data sources have no way to get columns or filters that works (a 
 `columns`, and rows by options.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -27,7 +28,17 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from qmq.model.dots import Vector
-from qmq.spark.reading.options import BEGAN_AT, BadOption, Options, read_options, vector_from_json, vector_to_json
+from qmq.spark.reading.options import (
+    BEGAN_AT,
+    ONE_READ,
+    STREAMING,
+    BadOption,
+    Options,
+    read_options,
+    refuse,
+    vector_from_json,
+    vector_to_json,
+)
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.plan import Part
@@ -56,7 +67,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     everything they need travels in their partition.
     """
 
-    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+    def __init__(self, options: Options, columns: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         if options.view not in ("messages", "records"):
             raise BadOption(f"a stream has the view messages or records, not {options.view}")
         if options.ending != "latest":
@@ -65,6 +76,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = list(columns)
         arrow_schema(options.view, self._columns)
         self._opened: Place | None = None
+        self._clock = clock
+        self._triggered_at: float | None = None
         self._target: Vector | None = None
         self._began_at: dict[str, int] | None = None
         """Where the query began, if it began now."""
@@ -102,10 +115,26 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = vector_from_json(start)
         have = self._place.available() if self._target is None else self._target
+        if self._target is None and self._waits(begin, have):
+            return start
         end = advance(begin, have, _records(limit))
         if end == begin:
             return start  # as it is: any other one would be an empty micro-batch
         return vector_to_json(end) | ({BEGAN_AT: start} if start == self._began_at else {})
+
+    def _waits(self, begin: Vector, have: Vector) -> bool:
+        """Whether there are too few records for a micro-batch, so soon after the last one. The first waits for none.
+
+        Spark has no limit with both bounds for Python sources, so they are not in `getDefaultReadLimit`.
+        """
+        least, now = self._options.records_min, self._clock()
+        count = sum(_waiting(begin, have).values())
+        is_soon = self._triggered_at is not None and now - self._triggered_at < self._options.trigger_delay_seconds
+        if least is not None and count < least and is_soon:
+            return True
+        if count:
+            self._triggered_at = now
+        return False
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
         return vector_to_json(self._place.available())
@@ -139,7 +168,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def advance(start: Vector, have: Vector, records_max: int | None) -> Vector:
     """The next offset: all of `have`, or so many records of it, every origin in proportion to what it has to give."""
-    waiting = {origin: last - start.get(origin, 0) for origin, last in have.items() if last > start.get(origin, 0)}
+    waiting = _waiting(start, have)
     total = sum(waiting.values())
     end = dict(start)
     if records_max is None or total <= records_max:
@@ -153,6 +182,11 @@ def advance(start: Vector, have: Vector, records_max: int | None) -> Vector:
             end[origin] = start.get(origin, 0) + share
             left -= share
     return end
+
+
+def _waiting(start: Vector, have: Vector) -> Vector:
+    """Records of each origin that has some to give."""
+    return {origin: last - start.get(origin, 0) for origin, last in have.items() if last > start.get(origin, 0)}
 
 
 def _records(limit: ReadLimit) -> int | None:
@@ -179,10 +213,8 @@ class QmqSource(DataSource):
         return ddl(options.view, columns_of(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(self.options)
-        if options.records_per_trigger is not None or options.bytes_per_trigger is not None:
-            raise BadOption("maxRecordsPerTrigger and maxBytesPerTrigger are of streams; this query reads all at once")
-        return LogReader(options, schema.fieldNames())
+        refuse(self.options, STREAMING, ONE_READ)
+        return LogReader(read_options(self.options), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         return LogStream(read_options(self.options), schema.fieldNames())

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,18 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
         for name, value in said.items():
             monkeypatch.setenv(name, value)
         yield process
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long `rounds` has waited: no time passes but in its pauses."""
+    from qmq.spark.reading import rounds
+
+    waited: list[float] = []
+    clock = SimpleNamespace(sleep=waited.append, monotonic=lambda: sum(waited))
+    monkeypatch.setattr(rounds, "time", clock)
+    monkeypatch.setattr(rounds, "random", SimpleNamespace(uniform=lambda _, most: most))
+    return waited
 
 
 @pytest.fixture

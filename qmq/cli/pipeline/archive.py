@@ -35,7 +35,7 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
     each message exactly once, even if earlier runs failed. Later runs must have the same options for destinations and
     times as the first.
     """
-    options = read_source(**source)
+    options = read_source(is_for_table=True, **source)
     from ...spark.archive.run import Archived
     from ...spark.jobs import archive as jobs
 

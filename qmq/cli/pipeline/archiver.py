@@ -94,7 +94,7 @@ def archive(
             "without TABLE, the definition says which destinations and Iceberg table: leave out what chooses these"
         )
     require("archive", "numpy", "pyarrow", "deltalake")
-    options = read_source(needs_spark=False, name=name, **source)
+    options = read_source(needs_spark=False, is_for_table=True, name=name, **source)
     from ...spark.archive.archiver import Archiver, standing
     from ...spark.archive.defined import DefinedArchive
 

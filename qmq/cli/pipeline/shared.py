@@ -133,21 +133,38 @@ def given_source(
         name, equals, value = text.partition("=")
         if not equals:
             raise click.UsageError(f"--set {text!r} must be NAME=VALUE")
+        if given.get(name) not in (None, value):
+            raise click.UsageError(f"--set {name} and another option of the command say this differently: give one")
         given[name] = value
     return {name: value for name, value in given.items() if value is not None}
 
 
-def read_source(*, archive: str | None = None, needs_spark: bool = True, **source: Any) -> "Options":
-    """The options of `given_source`, checked; an archive takes the place of a path."""
+def read_source(
+    *,
+    archive: str | None = None,
+    needs_spark: bool = True,
+    is_stream: bool = False,
+    is_for_table: bool = False,
+    **source: Any,
+) -> "Options":
+    """The options of `given_source`, checked; an archive takes the place of a path.
+
+    Options of streams are refused unless it `is_stream`, and so are those of a frame if it `is_for_table`: a table has
+    its own columns, and begins where it ended.
+    """
     if needs_spark:
         require_spark()
-    from ...spark.reading.options import BadOption, read_options
+    from ...spark.reading.options import FRAME, ONE_READ, STREAMING, BadOption, read_options, refuse
 
     given = given_source(**source)
     if archive is not None:
         if source["paths"]:
             raise click.UsageError("give --archive or --path, not both")
     try:
+        if not is_stream:
+            refuse(given, STREAMING, ONE_READ)
+        if is_for_table:
+            refuse(given, FRAME, "the table decides that")
         return read_options(given, of_archive=archive is not None)
     except BadOption as error:
         raise click.UsageError(str(error)) from error

@@ -30,7 +30,7 @@ def stats(window: str, out: str | None, lateness: str, as_json: bool, **source: 
     its disk, or that adopts those of a retired node. Without --follow, failures of a retired node's messages count
     again with the node that adopts them.
     """
-    read_source(**source, view="records")  # errors are reported before Spark starts
+    read_source(**source, view="records", is_stream=out is not None)  # errors are reported before Spark starts
     given = given_source(**source)
     with job("stats") as spark:
         from ...spark.jobs import stats as jobs

@@ -42,7 +42,7 @@ def tables(
     if protobuf is not None and not (file and message):
         raise click.UsageError("--protobuf must be FILE:MESSAGE, such as orders.desc:shop.Order")
     require("archive", "numpy", "pyarrow", "deltalake")
-    options = read_source(needs_spark=False, **source)
+    options = read_source(needs_spark=False, is_for_table=True, **source)
     from ...spark.typed import job
 
     with failures_in_one_line():

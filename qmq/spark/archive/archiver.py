@@ -7,6 +7,7 @@ by while another archiver works on the same table. After an error the next run b
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +50,7 @@ class Archiver:
         iceberg: str | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._options = options
+        self._options = replace(options, retry_seconds=0.0)  # runs are repeated, and can be stopped in between
         self._table = place_of(table)
         self._is_asked_to_stop = is_stopping
         self._place: Place | None = None

@@ -1,15 +1,20 @@
-"""Options of `format("qmq")`, in the words of Spark's Kafka source, checked as a whole before anything is read."""
+"""Options of `format("qmq")`, in the words of Spark's Kafka source, checked as a whole before anything is read.
+
+Where that source has another name for the same, both names are taken. An option of it that could do nothing here is an
+error that says what does: none is taken and ignored.
+"""
 
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from qmq.address import is_table_address, table_place
 from qmq.model.dots import Origin, Vector, parse_origin
+from qmq.spark.reading.rounds import RETRY_SECONDS
 
 VIEWS: Final = ("messages", "records", "log", "ranges", "segments", "nodes")
 PARTITION_BYTES: Final = 64 << 20
@@ -21,6 +26,7 @@ KNOWN: Final = {
     "login": "user name at the servers",
     "passcode": "password at the servers",
     "cafile": "certificate authorities for TLS with the servers",
+    "retryTimeout": "for which the servers are asked again when none answers: 30s, 15m, 1h, or ms",
     "view": " | ".join(VIEWS),
     "subscribe": 'destinations, separated by commas, or as a list of JSON: ["/queue/a,b", …]',
     "subscribePattern": "regular expression that whole destinations match",
@@ -31,6 +37,8 @@ KNOWN: Final = {
     "failOnDataLoss": "true | false",
     "maxRecordsPerTrigger": "records of one micro-batch",
     "maxBytesPerTrigger": "bytes of log of one micro-batch, about",
+    "minRecordsPerTrigger": "records for which a micro-batch waits",
+    "maxTriggerDelay": "for which it waits at most since the last one: 30s, 15m, 1h, or ms",
     "minPartitions": "at least so many partitions, if there are so many batches",
     "maxBytesPerPartition": "bytes of log in one partition, about",
     "includeHeaders": "true | false: a column of headers",
@@ -40,17 +48,44 @@ KNOWN: Final = {
     "rate": "messages per second of one task of the sink",
     "name": "of the query, in the dedup ids of the sink and in `qmq status`",
 }
+TRIGGER_DELAY_SECONDS: Final = 900.0
+"""As Spark's Kafka source has it."""
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _MS_MAX: Final = 253_402_300_800_000
 """Ms since 1970 of the year 10000, which no clock of ours can show."""
 _MS_MIN: Final = 1_000_000_000
 """Ms since 1970: less than that is meant as a year or a month, and no day that a log could have."""
 _SECONDS_DIGITS: Final = 10
 _DAY_DIGITS: Final = 8
-_LOWER: Final = {name.lower(): name for name in KNOWN}
+SAME: Final = {
+    "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
+    "minOffsetsPerTrigger": "minRecordsPerTrigger",
+    "topic": "destination",
+}
+"""Names that Spark's Kafka source and sink have for what is another word here."""
+NOT_HERE: Final = {
+    "assign": "there are no partitions; subscribe names destinations",
+    "startingOffsetsByTimestamp": "startingTimestamp is one time for all destinations",
+    "endingOffsetsByTimestamp": "endingTimestamp is one time for all destinations",
+    "startingOffsetsByTimestampStrategy": "a startingTimestamp that nothing comes after is no error",
+    "maxRecordsPerPartition": "maxBytesPerPartition bounds a partition",
+    "groupIdPrefix": "there are no consumer groups; name is what nodes show",
+    "includeTimestamp": "there is always a column timestamp",
+    "kafka.bootstrap.servers": "servers names the nodes",
+    "kafka.": "servers, login, passcode and cafile say how nodes are reached",
+    "kafkaConsumer.": "retryTimeout says how long nodes are waited for",
+    "fetchOffset.": "retryTimeout says how long nodes are waited for",
+}
+"""Options of that source without a meaning here, and groups of them that begin alike: what there is instead."""
+_LOWER: Final = {name.lower(): name for name in KNOWN} | {other.lower(): name for other, name in SAME.items()}
 CHOOSING: Final = ("subscribe", "subscribePattern", "startingTimestamp", "endingTimestamp")
 """Options that say which messages a table is of."""
+ENDS: Final = frozenset({"startingOffsets", "endingOffsets"})
+FRAME: Final = ENDS | {"view", "columns", "includeHeaders"}
+STREAMING: Final = frozenset({"maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay"})
+ONE_READ: Final = "it is of streams; this reads all at once"
 WRITING: Final = frozenset({"destination", "dedup", "rate"})
-BOTH: Final = frozenset({"servers", "login", "passcode", "cafile", "name"})
+BOTH: Final = frozenset({"servers", "login", "passcode", "cafile", "retryTimeout", "name"})
 """Options of reading and of writing; all others, but for `WRITING`, are of reading."""
 
 
@@ -67,6 +102,7 @@ class Options:
     login: str | None = None
     passcode: str | None = None
     cafile: str | None = None
+    retry_seconds: float = RETRY_SECONDS
     view: str = "messages"
     destinations: frozenset[str] | None = None
     pattern: re.Pattern[str] | None = None
@@ -77,6 +113,8 @@ class Options:
     fail_on_data_loss: bool = True
     records_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
+    records_min: int | None = None
+    trigger_delay_seconds: float = TRIGGER_DELAY_SECONDS
     partitions_min: int = 1
     partition_bytes: int = PARTITION_BYTES
     include_headers: bool = False
@@ -105,16 +143,33 @@ class Options:
 
 
 def known_options(given: Mapping[str, str]) -> dict[str, str]:
-    """The same with names as they are in `KNOWN`. Raises BadOption for others."""
-    said = {}
+    """The same with names as they are in `KNOWN`. Raises BadOption for others, and for two of one that differ."""
+    said: dict[str, str] = {}
+    names: dict[str, str] = {}
     for key, value in given.items():
         name = _LOWER.get(key.lower())
         if name is None:
-            close = difflib.get_close_matches(key.lower(), _LOWER, 1)
-            hint = f"; did you mean {_LOWER[close[0]]}?" if close else f"; there are: {', '.join(KNOWN)}"
-            raise BadOption(f"unknown option {key}{hint}")
-        said[name] = value
+            raise BadOption(_unknown(key))
+        if said.get(name, value) != value:
+            raise BadOption(f"{names[name]} and {key} are one option, and differ: give one of them")
+        said[name], names[name] = value, key
     return said
+
+
+def _unknown(key: str) -> str:
+    for name, instead in NOT_HERE.items():
+        if key.lower() == name.lower() or (name.endswith(".") and key.lower().startswith(name.lower())):
+            return f"{key}, an option of Spark's Kafka source, has no meaning here: {instead}"
+    close = difflib.get_close_matches(key.lower(), _LOWER, 1)
+    hint = f"; did you mean {_LOWER[close[0]]}?" if close else f"; there are: {', '.join(KNOWN)}"
+    return f"unknown option {key}{hint}"
+
+
+def refuse(given: Mapping[str, str], names: Collection[str], why: str) -> None:
+    """Raises BadOption if one of `names` is given, which would do nothing."""
+    for name in known_options(given):
+        if name in names:
+            raise BadOption(f"{name}: {why}")
 
 
 def read_options(given: Mapping[str, str], *, of_archive: bool = False) -> Options:
@@ -146,6 +201,11 @@ def read_options(given: Mapping[str, str], *, of_archive: bool = False) -> Optio
             f"startingTimestamp is {said['startingTimestamp']} and endingTimestamp {said['endingTimestamp']}: nothing "
             "lies between, for the end is not included"
         )
+    records_max, records_min = _number(said, "maxRecordsPerTrigger"), _number(said, "minRecordsPerTrigger")
+    if records_min is None and "maxTriggerDelay" in said:
+        raise BadOption("maxTriggerDelay bounds the wait for minRecordsPerTrigger, which is not given")
+    if records_min is not None and records_max is not None and records_min > records_max:
+        raise BadOption(f"minRecordsPerTrigger is {records_min}, above the maxRecordsPerTrigger of {records_max}")
     starting = _offsets(said, "startingOffsets", ("earliest", "latest"), "earliest")
     ending = _offsets(said, "endingOffsets", ("latest",), "latest")
     return Options(
@@ -154,6 +214,7 @@ def read_options(given: Mapping[str, str], *, of_archive: bool = False) -> Optio
         login=said.get("login"),
         passcode=said.get("passcode"),
         cafile=said.get("cafile"),
+        retry_seconds=_duration(said, "retryTimeout", RETRY_SECONDS),
         view=view,
         destinations=None if destinations is None else frozenset(destinations),
         pattern=_pattern(said.get("subscribePattern")),
@@ -162,8 +223,10 @@ def read_options(given: Mapping[str, str], *, of_archive: bool = False) -> Optio
         starting_us=starting_us,
         ending_us=ending_us,
         fail_on_data_loss=_flag(said, "failOnDataLoss", default=True),
-        records_per_trigger=_number(said, "maxRecordsPerTrigger"),
+        records_per_trigger=records_max,
         bytes_per_trigger=_number(said, "maxBytesPerTrigger"),
+        records_min=records_min,
+        trigger_delay_seconds=_duration(said, "maxTriggerDelay", TRIGGER_DELAY_SECONDS),
         partitions_min=_number(said, "minPartitions") or 1,
         partition_bytes=_number(said, "maxBytesPerPartition") or PARTITION_BYTES,
         include_headers=_flag(said, "includeHeaders", default=False),
@@ -295,3 +358,15 @@ def _number(said: Mapping[str, str], name: str) -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise BadOption(f"{name} is {text!r}; it must be a number from 1")
     return int(text)
+
+
+def _duration(said: Mapping[str, str], name: str, default: float) -> float:
+    """Seconds. As Spark has it, a number without a unit is in ms."""
+    text = said.get(name)
+    if text is None:
+        return default
+    found = re.fullmatch(r"([0-9]{1,9})\s*([a-z]*)", text.strip().lower())
+    unit = _UNITS.get(found[2] or "ms") if found else None
+    if found is None or unit is None or not int(found[1]):
+        raise BadOption(f"{name} is {text!r}; it may be like 30s, 15m, 1h, or a number of ms")
+    return int(found[1]) * unit

@@ -18,6 +18,7 @@ from qmq.model.dots import Vector, merge
 from qmq.spark.reading.options import BadOption, Options, vector_to_json
 from qmq.spark.reading.plan import DataLoss, NodeAddress, Part, loss_text
 from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
+from qmq.spark.reading.rounds import rounds
 from qmq.spark.reading.segments import Extent
 from qmq.spark.reading.status import (
     JOURNAL,
@@ -132,16 +133,19 @@ class Servers:
         return (*having[shift:], *having[:shift], *others)
 
     def _look(self) -> None:
-        found: list[JournalStatus] = []
-        problems: list[str] = []
-        for server in self._options.servers:
-            try:
-                found.append(self._clients.ask(server))
-            except NotConnected as error:
-                problems.append(str(error))
-        if not found:
-            raise NotConnected("; ".join(problems))
-        self._statuses = found
+        """The first look asks once: the addresses may be wrong. Nodes that have answered are waited for."""
+        for _ in rounds(self._options.retry_seconds if self._statuses else 0.0):
+            found: list[JournalStatus] = []
+            problems: list[str] = []
+            for server in self._options.servers:
+                try:
+                    found.append(self._clients.ask(server))
+                except NotConnected as error:
+                    problems.append(str(error))
+            if found:
+                self._statuses = found
+                return
+        raise NotConnected("; ".join(problems))
 
 
 def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -156,23 +160,27 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
     problem: NotConnected | None = None
     for compacted in (False, True):
         found_compacted = False
-        for server in part.servers:
-            try:
-                with connect(options, server) as client:
-                    for node, data in _batches(client, left):
-                        got = RangeMap()
-                        passed = _passed_over(data, compacted=compacted)
-                        found_compacted = found_compacted or bool(passed)
-                        extent = Extent("", node, 0, 0, len(data), passed)
-                        yield from read_batches(data, extent, left, options, columns, got)
-                        left = left.minus(got)
-                    if left and part.over_holes:
-                        # As it is now: what has been dropped meanwhile is no hole.
-                        holes = holes.plus(ask_status(client, server).held())
-            except NotConnected as error:
-                problem = error
-            if not left:
-                return
+        for _ in rounds(options.retry_seconds):
+            problem = None
+            for server in part.servers:
+                try:
+                    with connect(options, server) as client:
+                        for node, data in _batches(client, left):
+                            got = RangeMap()
+                            passed = _passed_over(data, compacted=compacted)
+                            found_compacted = found_compacted or bool(passed)
+                            extent = Extent("", node, 0, 0, len(data), passed)
+                            yield from read_batches(data, extent, left, options, columns, got)
+                            left = left.minus(got)
+                        if left and part.over_holes:
+                            # As it is now: what has been dropped meanwhile is no hole.
+                            holes = holes.plus(ask_status(client, server).held())
+                except NotConnected as error:
+                    problem = error
+                if not left:
+                    return
+            if problem is None:
+                break
         if problem is not None:
             raise problem
         may_be_compacted = not compacted and found_compacted

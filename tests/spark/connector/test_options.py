@@ -53,6 +53,15 @@ from tests.spark.rig import A
         ({"path": "x", "rate": "5"}, "rate is an option of writing"),
         ({"path": "x", "failOnDataLoss": "no"}, "true or false"),
         ({"path": "x", "maxRecordsPerTrigger": "0"}, "from 1"),
+        ({"path": "x", "minRecordsPerTrigger": "0"}, "from 1"),
+        (
+            {"path": "x", "minRecordsPerTrigger": "9", "maxRecordsPerTrigger": "8"},
+            "above the maxRecordsPerTrigger of 8",
+        ),
+        ({"path": "x", "maxTriggerDelay": "15m"}, "minRecordsPerTrigger, which is not given"),
+        ({"path": "x", "minRecordsPerTrigger": "9", "maxTriggerDelay": "soon"}, "like 30s, 15m, 1h"),
+        ({"path": "x", "minRecordsPerTrigger": "9", "maxTriggerDelay": "0s"}, "like 30s, 15m, 1h"),
+        ({"path": "x", "minRecordsPerTrigger": "9", "maxTriggerDelay": "5 weeks"}, "like 30s, 15m, 1h"),
         ({"servers": "localhost"}, "host:port"),
         ({"servers": "localhost:99999"}, "host:port"),
     ],
@@ -60,6 +69,72 @@ from tests.spark.rig import A
 def test_a_bad_option_is_answered_with_what_may_stand_there(said: dict[str, str], hint: str) -> None:
     with pytest.raises(BadOption, match=hint):
         read_options(said)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("assign", "subscribe"),
+        ("startingOffsetsByTimestamp", "startingTimestamp"),
+        ("endingoffsetsbytimestamp", "endingTimestamp"),
+        ("startingOffsetsByTimestampStrategy", "startingTimestamp"),
+        ("maxRecordsPerPartition", "maxBytesPerPartition"),
+        ("groupIdPrefix", "name is what nodes show"),
+        ("kafka.bootstrap.servers", "servers names the nodes"),
+        ("kafka.security.protocol", "cafile"),
+        ("kafkaConsumer.pollTimeoutMs", "waited for"),
+        ("fetchOffset.numRetries", "waited for"),
+        ("topic", "subscribe says what is read"),
+    ],
+)
+def test_an_option_of_kafka_that_does_nothing_here_is_an_error_that_says_what_does(theirs: str, ours: str) -> None:
+    with pytest.raises(BadOption, match=ours):
+        read_options({"path": "x", theirs: "1"})
+
+
+def test_an_option_may_have_the_name_that_it_has_in_kafkas_source() -> None:
+    options = read_options({"path": "x", "maxOffsetsPerTrigger": "70", "MINOFFSETSPERTRIGGER": "7"})
+
+    assert (options.records_per_trigger, options.records_min, options.trigger_delay_seconds) == (70, 7, 900.0)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("15m", 900), ("2 min", 120), ("1h", 3600), ("250", 0.25)])
+def test_a_delay_is_written_as_spark_writes_it(text: str, seconds: float) -> None:
+    options = read_options({"path": "x", "minRecordsPerTrigger": "7", "maxTriggerDelay": text})
+
+    assert options.trigger_delay_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "names", [("maxOffsetsPerTrigger", "maxRecordsPerTrigger"), ("maxRecordsPerTrigger", "MAXRECORDSPERTRIGGER")]
+)
+def test_two_names_of_one_option_must_say_the_same(names: tuple[str, str]) -> None:
+    assert read_options({"path": "x", **dict.fromkeys(names, "7")}).records_per_trigger == 7
+
+    with pytest.raises(BadOption, match=f"{names[0]} and {names[1]} are one option, and differ"):
+        read_options({"path": "x", names[0]: "7", names[1]: "8"})
+
+
+def test_no_value_is_in_the_error_about_two_names() -> None:
+    with pytest.raises(BadOption) as found:
+        read_options({"path": "x", "passcode": "secret", "PASSCODE": "hidden"})
+
+    assert "secret" not in str(found.value) and "hidden" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "hint"),
+    [
+        (["archive", "/nowhere/table"], "startingOffsets=latest", "startingOffsets: the table decides that"),
+        (["tables", "/nowhere/table"], "columns=body", "columns: the table decides that"),
+        (["replay"], "maxOffsetsPerTrigger=7", "maxRecordsPerTrigger: it is of streams"),
+        (["archive", "/nowhere/table", "--destination", "/queue/a"], "subscribe=/queue/b", "say this differently"),
+    ],
+)
+def test_a_job_refuses_an_option_that_would_do_nothing(command: list[str], said: str, hint: str) -> None:
+    found = CliRunner().invoke(main, ["pipeline", *command, "--path", "/nowhere", "--set", said])
+
+    assert found.exit_code == 2 and hint in " ".join(found.output.split())
 
 
 @pytest.mark.parametrize("text", ["20260101", "2026-01-01", "1767225600000", "2026-01-01T01:00:00+01:00"])
@@ -126,6 +201,11 @@ def test_options_are_understood_in_any_case() -> None:
 )
 def test_a_path_may_be_written_as_an_address_of_this_machine(said: str, path: str) -> None:
     assert local_path(said) == path and read_options({"path": said}).paths == (path,)
+
+
+def test_a_history_is_no_stream() -> None:
+    with pytest.raises(BadOption, match="startingOffsets: a history goes"):
+        history(None, "/nowhere/table", path="x", startingOffsets="latest")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

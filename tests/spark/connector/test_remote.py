@@ -9,6 +9,7 @@ import pytest
 
 from qmq.errors import NotConnected
 from qmq.model.dots import Origin, Vector
+from qmq.spark.reading import remote
 from qmq.spark.reading.options import Options, read_options, vector_to_json
 from qmq.spark.reading.plan import DataLoss
 from qmq.spark.reading.ranges import RangeMap
@@ -119,6 +120,39 @@ def test_a_node_that_was_started_again_between_two_looks_is_asked_again() -> Non
 
     assert servers.available() == {A: 10}
     servers.close()
+
+
+def test_nodes_that_have_answered_are_waited_for_and_others_are_not(pauses: list[float]) -> None:
+    node = JournalNode(split(A, 1, 10, 5), looks=1)
+    servers = Servers(asked(node, retryTimeout="1s"))
+    node.close()
+
+    with pytest.raises(NotConnected, match="is a node running there"):
+        servers.available()
+    servers.close()
+    assert pauses == [0.25, 0.5, 0.25]
+    with pytest.raises(NotConnected):
+        Servers(asked(node))
+    assert len(pauses) == 3
+
+
+def test_a_task_waits_for_a_node_that_restarts(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    node = JournalNode(split(A, 1, 10, 5))
+    options = asked(node)
+    servers = Servers(options)
+    parts = servers.plan({}, servers.available(), strict=True)
+    servers.close()
+    connect, refusals = remote.connect, [NotConnected("not yet"), NotConnected("not yet")]
+
+    def later(*said: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return connect(*said)
+
+    monkeypatch.setattr(remote, "connect", later)
+
+    assert [row["sequence"] for row in rows(parts, options, ["sequence"])] == list(range(1, 11))
+    assert pauses == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("code", ["stopping", "too-many-connections"])

@@ -57,25 +57,34 @@ def test_what_has_no_receipt_goes_to_the_next_node_in_its_order(stub: Stub) -> N
     assert all(frame.head.headers["dedup-id"] == f"job-{int(frame.body)}" for frame in stub.sends)
 
 
-def test_when_no_node_takes_anything_the_job_waits_longer_each_time_and_then_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_when_no_node_takes_anything_the_job_waits_longer_each_time_and_then_says_so(pauses: list[float]) -> None:
     dead, other = Stub([]), Stub([])
     dead.close()
     other.close()
-    said = {"servers": f"{dead.address},{other.address}", "destination": "/queue/a"}
+    said = {"servers": f"{dead.address},{other.address}", "destination": "/queue/a", "retryTimeout": "10s"}
     options = read_sink_options(said, ["body"], overwrite=False)
-    pauses: list[float] = []
-    monkeypatch.setattr(sink.time, "sleep", pauses.append)
-    monkeypatch.setattr(sink.random, "uniform", lambda _, most: most)
 
     with pytest.raises(NotConnected, match=r"^127\.0\.0\.1:\d+: .*; is a node running there"):
         publish(options, "job", batches(body=["x"]))
 
-    assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0]
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 2.25]
 
 
-def test_a_node_that_comes_back_during_a_pause_gets_the_rest(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_takes_logins_and_no_messages_is_given_up_as_well(pauses: list[float]) -> None:
+    closing = Stub([0] * 100)
+    said = {"servers": closing.address, "destination": "/queue/a", "retryTimeout": "1s"}
+    options = read_sink_options(said, ["body"], overwrite=False)
+
+    with pytest.raises(NotConnected, match="no node takes the messages"):
+        publish(options, "job", batches(body=["x"]))
+
+    closing.close()
+    assert pauses == [0.25, 0.5, 0.25]
+
+
+def test_a_node_that_comes_back_during_a_pause_gets_the_rest(
+    stub: Stub, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mesh of one node that is started again."""
     options = read_sink_options({"servers": stub.address, "destination": "/queue/a"}, ["body"], overwrite=False)
     connect, refusals = sink.connect, [NotConnected("not yet"), NotConnected("not yet")]
@@ -86,10 +95,9 @@ def test_a_node_that_comes_back_during_a_pause_gets_the_rest(stub: Stub, monkeyp
         return connect(*said)
 
     monkeypatch.setattr(sink, "connect", later)
-    monkeypatch.setattr(sink.time, "sleep", lambda _: None)
 
     assert publish(options, "job", batches(body=["x", "y"])) == 2
-    assert [frame.body for frame in stub.sends] == [b"x", b"y"]
+    assert [frame.body for frame in stub.sends] == [b"x", b"y"] and pauses == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(

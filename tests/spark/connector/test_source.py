@@ -9,6 +9,7 @@ import pytest
 from qmq.model.dots import Dot
 from qmq.spark.reading.options import read_options, vector_from_json
 from tests.spark.rig import START_US, A, B, batch, node, record, settle, split
+from tests.support.cluster_wait import eventually
 
 
 @pytest.fixture
@@ -216,3 +217,94 @@ def test_of_two_bounds_of_a_micro_batch_the_smaller_counts(mesh: Path, records: 
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
 
     assert sum(vector_from_json(end).values()) - sum(start.values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("arrives", "seconds", "read"),
+    [
+        (9, 899.0, 0),  # too few, too soon
+        (10, 1.0, 10),
+        (9, 900.0, 9),
+        (0, 900.0, 0),
+    ],
+)
+def test_a_micro_batch_waits_for_records_or_for_time(tmp_path: Path, arrives: int, seconds: float, read: int) -> None:
+    """As with Spark's Kafka source, the first one waits for nothing."""
+    from qmq.spark.source import LogStream
+
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 5, 5))
+    now = 0.0
+    said = {"path": str(tmp_path / "a"), "minOffsetsPerTrigger": "10"}
+    stream = LogStream(read_options(said), ["sequence"], lambda: now)
+    first = stream.latestOffset({}, stream.getDefaultReadLimit())
+    if arrives:
+        journal.segment(split(A, 6, 5 + arrives, 5), {A: 5})
+
+    now += seconds
+    second = stream.latestOffset(first, stream.getDefaultReadLimit())
+
+    assert (first, second) == ({str(A): 5}, {str(A): 5 + read})
+
+
+def test_a_wait_counts_from_the_last_micro_batch_that_had_something(tmp_path: Path) -> None:
+    from qmq.spark.source import LogStream
+
+    journal, now = node(tmp_path, "a"), 0.0
+    said = {"path": str(tmp_path / "a"), "minRecordsPerTrigger": "10", "maxTriggerDelay": "1m"}
+    stream = LogStream(read_options(said), ["sequence"], lambda: now)
+    for first in range(1, 4):
+        journal.segment(split(A, first, first, 1), {A: first - 1} if first > 1 else None)
+        end = stream.latestOffset({str(A): first - 1}, stream.getDefaultReadLimit())
+        assert end == {str(A): first}
+        now += 60.0
+        assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end
+        now += 1.0
+
+
+def test_available_now_does_not_wait_because_no_later_trigger_would_read_what_is_left(tmp_path: Path) -> None:
+    from qmq.spark.source import LogStream
+
+    journal = node(tmp_path, "a")
+    journal.segment(split(A, 1, 12, 5))
+    said = {"path": str(tmp_path / "a"), "minRecordsPerTrigger": "10", "maxRecordsPerTrigger": "10"}
+    stream = LogStream(read_options(said), ["sequence"], lambda: 0.0)
+    stream.prepareForTriggerAvailableNow()
+
+    first = stream.latestOffset({}, stream.getDefaultReadLimit())
+    second = stream.latestOffset(first, stream.getDefaultReadLimit())
+
+    assert (first, second) == ({str(A): 10}, {str(A): 12})
+
+
+def test_under_spark_a_stream_waits_for_records(spark: Any, tmp_path: Path) -> None:
+    journal = node(tmp_path / "mesh", "a")
+    journal.segment(split(A, 1, 5, 5))
+    wanted = {
+        "path": f"{tmp_path}/mesh/a",
+        "columns": "sequence",
+        "minOffsetsPerTrigger": "10",
+        "maxTriggerDelay": "1h",
+    }
+    stream = spark.readStream.format("qmq").options(**wanted).load()
+    rows = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = rows.trigger(processingTime="100 milliseconds").start()
+
+    def sizes() -> list[int]:
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    def report() -> str:
+        return f"{query.exception()} {sizes()}"
+
+    try:
+        eventually(lambda: sizes() == [5], report, 120.0)
+        journal.segment(split(A, 6, 14, 5), {A: 5})
+        seen = [f"{A}", 14]
+        eventually(
+            lambda: all(str(one) in str(query.lastProgress["sources"][0]["latestOffset"]) for one in seen), report
+        )
+        assert sizes() == [5]
+        journal.segment(split(A, 15, 15, 5), {A: 14})
+        eventually(lambda: sizes() == [5, 10], report, 120.0)
+    finally:
+        query.stop()
