@@ -231,6 +231,19 @@ def check_ini(text: str) -> None:
         check_shell(command)
 
 
+def check_cron(text: str) -> None:
+    """Lines of a file in /etc/cron.d: when, as which user, what."""
+    for line in text.splitlines():
+        when, user, command = re.fullmatch(r"((?:[\d*/,-]+ ){5})(\w+) (.+)", line).groups()  # type: ignore[union-attr]
+        assert when and user
+        check_shell(command)
+
+
+def check_sql(text: str) -> None:
+    """A query of a dbt model, which `tests/spark` runs."""
+    assert re.match(r"select\b", text)
+
+
 def check_yaml(text: str) -> None:
     yaml = pytest.importorskip("yaml")
     yaml.safe_load(text)
@@ -244,12 +257,14 @@ def check_text(text: str) -> None:
 KINDS: Mapping[str, Callable[[str], None]] = {
     "bash": check_shell,
     "console": check_console,
+    "cron": check_cron,
     "html": check_html,
     "ini": check_ini,
     "javascript": check_javascript,
     "json": check_json,
     "python": check_python,
     "sh": check_shell,
+    "sql": check_sql,
     "stomp": check_stomp,
     "text": check_text,
     "toml": check_toml,
