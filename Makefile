@@ -26,7 +26,7 @@ DURATIONS := --durations 10 --durations-min 5
 
 PEERS ?= cluster/three.toml
 SEEDS ?= 10000
-# How often each job of the pipeline is killed by its test; 20 for the night.
+# How often each thing of the pipeline is killed by its tests, at moments drawn from SEED; 20 for the night.
 KILLS ?= 1
 # Seeds on the compiled build, others than the pure one has.
 COMPILED_SEEDS ?= 5
@@ -160,9 +160,9 @@ $(VENV)/.spark: $(VENV)/.installed .ci/pins/spark.txt
 	@touch $@
 
 .PHONY: spark-test
-spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (needs Java 17 or newer)
+spark-test: $(VENV)/.spark ## The data pipeline, on a Spark of its own (KILLS=1 SEED=1; needs Java 17 or newer)
 	@command -v java >/dev/null || { echo "Spark needs a Java runtime, 17 or newer (Debian, Ubuntu: apt install default-jre-headless)." >&2; exit 1; }
-	@KILLS=$(KILLS) $(PYTEST) --timeout 600 tests/spark
+	@KILLS=$(KILLS) SEED=$(SEED) $(PYTEST) --timeout 600 tests/spark
 
 # Chromium is a package of the system; what its pages load is in build/browser.
 $(VENV)/.browser: $(VENV)/.installed .ci/pins/browser.txt tests/browser/package-lock.json

@@ -1,11 +1,21 @@
-"""Drivers that tests kill: `python -m tests.spark.drivers stream|backfill|sink …`, each a whole Spark of its own."""
+"""Drivers that tests kill: `python -m tests.spark.drivers stream|backfill|sink|connect …`, each a Spark of its own."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from qmq.spark import backfill
 from qmq.spark.session import running
+
+SERVING = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.ui.enabled": "false",
+    "spark.python.authenticate.socketTimeout": "120s",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 def stream(path: str, out: str) -> None:
@@ -42,6 +52,14 @@ def _write(frame: Any, out: str) -> None:
     query.awaitTermination()
 
 
+def connect(port: str) -> None:
+    """Serve Spark Connect until it is killed."""
+    SparkSession.builder.master("local[2]").config(
+        map=SERVING | {"spark.connect.grpc.binding.port": port}
+    ).getOrCreate()
+    signal.pause()
+
+
 def sink(servers: str, rows: str, *queues: str) -> None:
     """Publish so many numbered rows to each queue, at a rate that leaves time to be killed."""
     with running("sink") as spark:
@@ -52,4 +70,4 @@ def sink(servers: str, rows: str, *queues: str) -> None:
 
 
 if __name__ == "__main__":
-    {"stream": stream, "backfill": behind_archive, "sink": sink}[sys.argv[1]](*sys.argv[2:])
+    {"stream": stream, "backfill": behind_archive, "sink": sink, "connect": connect}[sys.argv[1]](*sys.argv[2:])

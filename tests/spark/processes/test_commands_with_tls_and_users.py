@@ -89,7 +89,7 @@ destinations = ["{AGAIN}"]
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_each_command_reads_a_node_with_tls_as_a_user_with_few_rights(
     spark: Any, guarded: Guarded, tmp_path: Path
 ) -> None:

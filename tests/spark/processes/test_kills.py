@@ -1,6 +1,12 @@
-"""kill -9 of the driver, its JVM and its workers, in the middle of an archive run, a stream, and a publishing job."""
+"""kill -9 in the midst of archive runs, streams and publishing jobs: the driver with its JVM and workers, and a
+server of Spark Connect.
+"""
 
+import contextlib
 import random
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +16,11 @@ from qmq.spark.archive.archiver import Archiver
 from qmq.spark.jobs.archive import read_archive
 from qmq.spark.reading.files import Files
 from qmq.spark.reading.options import read_options
+from qmq.testing.ports import free_ports
 from tests.spark import kills
 from tests.spark.rig import A, Journal, node, rows, split
 from tests.support.cluster_mesh import Cluster
+from tests.support.cluster_wait import eventually
 
 
 def grow(journal: Journal, segment: int) -> None:
@@ -68,6 +76,46 @@ def test_a_stream_writes_each_message_once_however_it_ends(spark: Any, tmp_path:
 @pytest.mark.timeout(kills.TEST_SECONDS_MAX)
 def test_an_archive_and_the_stream_behind_it_have_each_message_once_however_it_ends(spark: Any, tmp_path: Path) -> None:
     """Killed from the moment at which the past is written on. The archive goes on between the kills."""
+
+    @contextlib.contextmanager
+    def run(log: Path, command: Sequence[str]) -> Iterator[tuple[kills.Driver, kills.Driver]]:
+        with kills.Driver(log, *command) as driver:
+            yield driver, driver
+
+    kill_behind_archive(spark, tmp_path, run)
+
+
+@pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect is not installed")
+@pytest.mark.timeout(2 * kills.TEST_SECONDS_MAX)
+def test_a_stream_of_spark_connect_has_each_message_once_however_its_server_ends(spark: Any, tmp_path: Path) -> None:
+    """The server has the stream and its workers. The client knows no other one, and ends with it."""
+
+    @contextlib.contextmanager
+    def run(log: Path, command: Sequence[str]) -> Iterator[tuple[kills.Driver, kills.Driver]]:
+        (port,) = free_ports(1)
+        with kills.Driver(tmp_path / "server", "-m", "tests.spark.drivers", "connect", str(port)) as server:
+            eventually(lambda: is_served(port), "the server does not start", kills.PATIENCE_SECONDS)
+            remote = {"SPARK_REMOTE": f"sc://127.0.0.1:{port}"}
+            with kills.Driver(log, *command, more=remote) as client:
+                yield server, client
+
+    kill_behind_archive(spark, tmp_path, run)
+
+
+def is_served(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def kill_behind_archive(
+    spark: Any,
+    tmp_path: Path,
+    run: Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[tuple[kills.Driver, kills.Driver]]],
+) -> None:
+    """`run` starts a driver with a log and a command, and gives what is to be killed, and what ends when it is done."""
     print(f"SEED={kills.SEED}")
     rng = random.Random(kills.SEED)
     journal, path, table = node(tmp_path, "a"), str(tmp_path / "a"), str(tmp_path / "table")
@@ -86,12 +134,12 @@ def test_an_archive_and_the_stream_behind_it_have_each_message_once_however_it_e
         Archiver(read_options({"path": path}), table, every_seconds=1.0).run()
         grow(journal, 2 * number + 1)
         before = commits()
-        with kills.Driver(log, *command) as driver:
-            driver.kill_after(lambda known=before: commits() - known, rng.choice([0.0, rng.uniform(0.0, 2.0)]))
+        with run(log, command) as (victim, _):
+            victim.kill_after(lambda known=before: commits() - known, rng.choice([0.0, rng.uniform(0.0, 2.0)]))
     Archiver(read_options({"path": path}), table, every_seconds=1.0).run()
     grow(journal, 2 * kills.KILLS)
 
-    with kills.Driver(log, *command) as driver:
+    with run(log, command) as (_, driver):
         driver.finish()
 
     both = spark.read.parquet(str(out / "past")).union(spark.read.parquet(str(out / "rows")))
