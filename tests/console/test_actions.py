@@ -377,8 +377,13 @@ def test_an_exchange_is_bound_to_another_and_unbound(page: Any, node: Console) -
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Source").fill("/exchange/amq.headers")
     dialog.get_by_label("Key").fill("eu.new")
-    dialog.get_by_label("Arguments").fill('{"colour": "red", "x-match": "any"}')
-    expect(dialog).to_contain_text("--key eu.new --argument colour=red --match any")
+    dialog.get_by_text("Arguments, for a headers exchange").click()
+    dialog.get_by_label("Which of them must match").select_option("any")
+    dialog.get_by_label("Header 1").fill("colour")
+    dialog.get_by_label("Value 1").fill("red")
+    dialog.get_by_label("Header 2").fill("size")
+    expect(dialog.get_by_label("Header 3")).to_be_empty()
+    expect(dialog).to_contain_text("--key eu.new --match any --argument colour=red --argument size")
     dialog.get_by_role("button", name="Bind").click()
     bound = page.get_by_role("row", name=re.compile("amq.headers .*inner"))
     expect(bound).to_contain_text("in force")
@@ -402,7 +407,7 @@ def test_exchange_is_declared_and_deleted(page: Any, node: Console) -> None:
     expect(row).to_have_count(0)
 
 
-def test_permissions_of_a_user_and_of_a_group_are_added_and_deleted(page: Any, node: Console) -> None:
+def test_permissions_of_a_user_and_of_a_group_are_added_changed_and_deleted(page: Any, node: Console) -> None:
     for principal, name in (("carol", "user:carol"), ("group:billing", "group:billing")):
         page.goto(f"{node.address}/#/users")
         page.get_by_role("button", name="Add a permission").click()
@@ -418,7 +423,23 @@ def test_permissions_of_a_user_and_of_a_group_are_added_and_deleted(page: Any, n
 
         row = page.get_by_role("row", name=principal)
         expect(row).to_contain_text("send, subscribe")
+
+        row.get_by_role("button", name="Change").click()
+        expect(dialog.get_by_label("send")).to_be_checked()
+        dialog.get_by_label("send").uncheck()
+        dialog.get_by_label("Allow or deny").select_option("deny")
+        expect(dialog.locator("code")).to_have_text(
+            f"qmq permissions deny {principal} subscribe '/queue/permitted.*' && "
+            f"qmq permissions delete allow {principal} send,subscribe '/queue/permitted.*'"
+        )
+        dialog.get_by_role("button", name="Change").click()
+        expect(row).to_contain_text(re.compile("deny *subscribe */queue/permitted"))
+        expect(row).to_have_count(1)
+
         row.get_by_role("button", name="Delete").click()
-        expect(dialog).to_contain_text(f"{name} allow send,subscribe /queue/permitted.*")
+        expect(dialog).to_contain_text(f"{name} deny subscribe /queue/permitted.*")
+        expect(dialog.locator("code")).to_have_text(
+            f"qmq permissions delete deny {principal} subscribe '/queue/permitted.*'"
+        )
         dialog.get_by_role("button", name="Delete").click()
         expect(row).to_have_count(0)

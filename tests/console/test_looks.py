@@ -53,6 +53,7 @@ DIALOGS = [
     ("users", "", "[data-key=edit-ann]", "Change ann"),
     ("users", "", "[data-key=delete-ann]", "Delete the user ann"),
     ("users", "", "Add a permission", "Add a permission"),
+    ("users", "", "[data-key^=change-]", "Change a permission"),
     ("users", "", "[data-key^=remove-]", "Delete a permission"),
     ("policies", "", "Add a policy", "Add a policy"),
     ("definitions", "Policies", "Add a policy", "Add a policy"),

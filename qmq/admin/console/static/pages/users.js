@@ -7,6 +7,12 @@ import { field, h, pill, quoted, replace, say, table } from "../dom.js";
 const ACTIONS = ["send", "subscribe", "declare", "administer", "observe"];
 const ROLES = ["administrator", "operator", "observer", "client"];
 
+// Of a permission: whom it concerns, whether it allows or denies, the command about it, and the request that deletes it.
+const subjectOf = (value) => value.user ?? `group:${value.group}`;
+const wordOf = (value) => (value.deny?.length ? "deny" : "allow");
+const permit = (verb, value) => `qmq permissions ${verb}${verb === "delete" ? ` ${wordOf(value)}` : ""} ${quoted(subjectOf(value) || "USER")} ${value[wordOf(value)].join(",") || "ACTIONS"} ${quoted(value.destinations[0])}`;
+const dropped = (one) => `definitions/delete/permission/${encodeURIComponent(one.name)}`;
+
 export function show(main) {
   const notice = h("div", { role: "status" });
   const users = table("Users", [{ title: "User" }, { title: "Groups" }, { title: "Logs in with" }, { title: "", label: "Actions" }]);
@@ -32,7 +38,7 @@ export function show(main) {
   } }, h("h2", null, "What may a user do?"), h("div", { class: "row" }, field("User", who), known, field("Destination", about), h("button", { class: "main" }, "Show")), answer);
   main.append(h("h1", null, "Users and permissions"), notice, question,
     h("section", { class: "panel flush" }, h("h2", { class: "row" }, "Users", h("button", { type: "button", class: "small", onclick: () => editUser() }, "Add a user")), users.element),
-    h("section", { class: "panel flush" }, h("h2", { class: "row" }, "Permissions", h("button", { type: "button", class: "small", onclick: () => addPermission() }, "Add a permission")), permissions.element));
+    h("section", { class: "panel flush" }, h("h2", { class: "row" }, "Permissions", h("button", { type: "button", class: "small", onclick: () => editPermission() }, "Add a permission")), permissions.element));
 
   function editUser(one) {
     // The first user closes the mesh, for this page, too: it goes on as this user.
@@ -57,16 +63,25 @@ export function show(main) {
       load();
     });
   }
-  function addPermission() {
-    const principal = h("input", { placeholder: "ann, or group:billing", spellcheck: "false" });
-    const kind = h("select", null, h("option", { value: "allow" }, "allow"), h("option", { value: "deny" }, "deny"));
-    const boxes = ACTIONS.map((one) => h("input", { type: "checkbox", value: one }));
-    const destination = h("input", { value: "/queue/", spellcheck: "false" });
-    const chosen = () => boxes.filter((box) => box.checked).map((box) => box.value);
-    const name = () => `${principal.value.startsWith("group:") ? "" : "user:"}${principal.value} ${kind.value} ${chosen().join(",")} ${destination.value}`;
-    const value = () => ({ [principal.value.startsWith("group:") ? "group" : "user"]: principal.value.replace(/^group:/, ""), [kind.value]: chosen(), destinations: [destination.value] });
-    act({ title: "Add a permission", name: "", plain: true, fields: [field("User or group", principal), field("Allow or deny", kind), h("div", { class: "row", role: "group", "aria-label": "Actions" }, boxes.map((box) => h("label", { class: "row" }, box, box.value))), field("Destination, or the beginning of names with *", destination)], isReady: () => principal.value && chosen().length && destination.value.length > 1,
-      verb: () => [`definitions/put/permission/${encodeURIComponent(name())}`, {}, value()], shell: () => `qmq permissions ${kind.value} ${quoted(principal.value || "USER")} ${chosen().join(",") || "ACTIONS"} ${quoted(destination.value)}`, label: () => "Add", done: () => `Defined ${reached()}` }, load);
+  function editPermission(one) {
+    const old = one?.value;
+    const principal = h("input", { value: old ? subjectOf(old) : "", placeholder: "ann, or group:billing", spellcheck: "false" });
+    const kind = h("select", null, ["allow", "deny"].map((word) => h("option", null, word)));
+    if (old) kind.value = wordOf(old);
+    const boxes = ACTIONS.map((action) => h("input", { type: "checkbox", value: action, checked: old?.[wordOf(old)].includes(action) }));
+    const destination = h("input", { value: old?.destinations[0] ?? "/queue/", spellcheck: "false" });
+    const value = () => {
+      const [, isGroup, name] = principal.value.match(/^(group:)?(.*)$/);
+      return { [isGroup ? "group" : "user"]: name, [kind.value]: boxes.filter((box) => box.checked).map((box) => box.value), destinations: [destination.value] };
+    };
+    const name = () => `${principal.value.startsWith("group:") ? "" : "user:"}${principal.value} ${kind.value} ${value()[kind.value]} ${destination.value}`;
+    // A permission is named as what it says, so a changed one is another one. It is there before the old one goes.
+    const isOther = () => one && one.name !== name();
+    act({ title: one ? "Change a permission" : "Add a permission", name: "", plain: true, fields: [field("User or group", principal), field("Allow or deny", kind), h("div", { class: "row", role: "group", "aria-label": "Actions" }, boxes.map((box) => h("label", { class: "row" }, box, box.value))), field("Destination, or the beginning of names with *", destination)], isReady: () => principal.value && value()[kind.value].length && !destination.value.endsWith("/"),
+      verb: () => [`definitions/put/permission/${encodeURIComponent(name())}`, {}, value()], shell: () => `${permit(kind.value, value())}${isOther() ? ` && ${permit("delete", old)}` : ""}`, label: () => (one ? "Change" : "Add"), done: () => `Defined ${reached()}` }, async () => {
+      if (isOther()) await change(dropped(one), {}).catch((error) => say(`The old one stays: ${error.message}`));
+      load();
+    });
   }
   async function load() {
     try {
@@ -79,9 +94,10 @@ export function show(main) {
           h("button", { type: "button", class: "small", "data-key": `ask-${one.name}`, onclick: () => { who.value = one.name; about.focus(); } }, "What may it do?"),
           h("button", { type: "button", class: "small bad", "data-key": `delete-${one.name}`, onclick: () => act({ title: `Delete the user ${one.name}`, name: one.name, plain: true, danger: true, fields: [h("p", null, "Its connections end.")], verb: () => [`definitions/delete/user/${encodeURIComponent(one.name)}`, {}],
             shell: () => `qmq users delete ${quoted(one.name)}`, label: () => "Delete the user", done: () => `${one.name} is deleted.` }, load) }, "Delete")))), ["No users: clients on the machine of a node may do everything. ", h("code", null, "qmq users add root --group administrator --passcode-stdin")]);
-      permissions.rows(rules.map((one) => h("tr", null, h("td", { class: "name" }, one.value.user ?? `group:${one.value.group}`), h("td", null, pill(one.value.deny?.length ? "deny" : "allow", one.value.deny?.length ? "bad" : "good")), h("td", null, (one.value.deny?.length ? one.value.deny : one.value.allow ?? []).join(", ")), h("td", { class: "mono wrap" }, (one.value.destinations ?? []).join(", ")),
-        h("td", null, h("button", { type: "button", class: "small bad", "data-key": `remove-${one.name}`, onclick: () => act({ title: "Delete a permission", name: one.name, plain: true, danger: true, fields: [h("p", { class: "mono" }, one.name)], verb: () => [`definitions/delete/permission/${encodeURIComponent(one.name)}`, {}],
-          shell: () => `qmq permissions delete ${quoted(one.name)}`, label: () => "Delete", done: () => "Deleted." }, load) }, "Delete")))), ["None besides those of the predefined groups. ", h("code", null, "qmq permissions allow ann send,subscribe '/queue/jobs.*'")]);
+      permissions.rows(rules.map((one) => h("tr", null, h("td", { class: "name" }, subjectOf(one.value)), h("td", null, pill(wordOf(one.value), wordOf(one.value) === "deny" ? "bad" : "good")), h("td", null, one.value[wordOf(one.value)].join(", ")), h("td", { class: "mono wrap" }, one.value.destinations.join(", ")),
+        h("td", { class: "row" }, h("button", { type: "button", class: "small", "data-key": `change-${one.name}`, onclick: () => editPermission(one) }, "Change"),
+          h("button", { type: "button", class: "small bad", "data-key": `remove-${one.name}`, onclick: () => act({ title: "Delete a permission", name: one.name, plain: true, danger: true, fields: [h("p", { class: "mono" }, one.name)], verb: () => [dropped(one), {}],
+            shell: () => permit("delete", one.value), label: () => "Delete", done: () => "Deleted." }, load) }, "Delete")))), ["None besides those of the predefined groups. ", h("code", null, "qmq permissions allow ann send,subscribe '/queue/jobs.*'")]);
       replace(notice);
     } catch (error) {
       replace(notice, h("div", { class: "notice bad" }, error.message));
