@@ -7,10 +7,10 @@ import click
 
 from ..client import Endpoint
 from ..options import FILE, client_options, json_option
-from ..output import print_json, printable
+from ..output import counted, print_json, printable
 from .facts import ask_mesh
 from .findings import in_order, shown, summary
-from .live import findings_of_mesh
+from .live import findings_of_mesh, totals_of
 
 
 @click.command
@@ -28,11 +28,13 @@ def doctor(
     consumers, dead letters, policies that match nothing. With --config, no node is asked: checks the files, addresses,
     certificates, disk and limits of this machine. Each finding says what to do. Exit code 1 if one is an error.
     """
+    totals: dict[str, int] = {}
     if config_file is None and peers_file is None:
         if node_name is not None:
             raise click.UsageError("--node is the name of a node in the files: give --config or --peers, too")
         checked = "mesh"
-        findings = in_order(findings_of_mesh(ask_mesh(node)))
+        facts = ask_mesh(node)
+        findings, totals = in_order(findings_of_mesh(facts)), totals_of(facts)
     else:
         from .files import findings_of_files  # It loads what a node loads, which a question to a node does not need.
 
@@ -40,10 +42,13 @@ def doctor(
         checked = "files"
         findings = in_order(findings_of_files(config_file, peers_file, node_name, None))
     if as_json:
-        print_json({"checked": checked, "findings": [one._asdict() for one in findings]})
+        print_json({"checked": checked, **totals, "findings": [one._asdict() for one in findings]})
     else:
         for line in shown(findings):
             click.echo(printable(line))
+        if totals:
+            waiting = counted(totals["waiting"], "message")
+            click.echo(f"{counted(totals['nodes'], 'node')}, {waiting} waiting, {totals['in_flight']} in flight")
         click.echo(summary(findings))
     if any(one.is_error for one in findings):
         sys.exit(1)

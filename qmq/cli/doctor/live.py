@@ -29,6 +29,13 @@ def findings_of_mesh(facts: MeshFacts) -> list[DoctorFinding]:
     ]
 
 
+def totals_of(facts: MeshFacts) -> dict[str, int]:
+    """How many nodes answer, and how many messages wait or are in flight on them."""
+    nodes = facts.nodes.values()
+    sums = {name: sum(int(node.get(name) or 0) for node in nodes) for name in ("waiting", "in_flight")}
+    return {"nodes": len(nodes), **sums}
+
+
 def _conditions(facts: MeshFacts) -> Iterator[DoctorFinding]:
     for one in facts.conditions:
         message = f"{one.get('code')}: {one.get('message')}"

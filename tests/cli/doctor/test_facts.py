@@ -13,8 +13,9 @@ POLICIES = [
     {"name": "/queue/old.*", "value": {}},
     {"name": "/exchange/orders", "value": {"alternate": "/exchange/rest"}},
 ]
+NODES = {"a": facts_of("a", waiting=3, in_flight=1), "b": facts_of("b", waiting=4)}
 ANSWERS = {
-    "overview": {"node": "a", "nodes": {name: facts_of(name) for name in "ab"}, "nodes_missing": ["c"]},
+    "overview": {"node": "a", "nodes": NODES, "nodes_missing": ["c"]},
     "conditions": {"conditions": []},
     "list/queue/": {"destinations": [QUEUE]},
     "definitions/list/policy": {"definitions": POLICIES},
@@ -37,6 +38,7 @@ def test_the_whole_mesh_is_asked_over_one_node(run: Run) -> None:
         "warning  /queue/jobs  3 messages and no consumer, the oldest for 01:00:00",
         "warning  archive all  no archiver has reported to a node that answers, since it was started",
         "info  /queue/old.*  this policy matches no destination now",
+        "2 nodes, 7 messages waiting, 1 in flight",
         "2 errors, 2 warnings",
     ]
     asked = [request.head.headers for request in node.received if request.head.command == "SEND"]
@@ -48,7 +50,7 @@ def test_what_the_user_may_not_ask_is_left_out_and_said(run: Run) -> None:
         result = run("doctor", "--at", node.at, "--json")
 
     found = json.loads(result.stdout)
-    assert found["checked"] == "mesh"
+    assert (found["checked"], found["nodes"], found["waiting"], found["in_flight"]) == ("mesh", 2, 7, 1)
     assert [one["where"] for one in found["findings"]] == ["c", "/queue/jobs", "archive all", "rights"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from qmq.cli.doctor.facts import MeshFacts
 from qmq.cli.doctor.findings import DoctorFinding, in_order, shown, summary
-from qmq.cli.doctor.live import QUEUES_NAMED, findings_of_mesh
+from qmq.cli.doctor.live import QUEUES_NAMED, findings_of_mesh, totals_of
 
 GIB = 1 << 30
 NOW_US = 1_700_000_000_000_000
@@ -55,6 +55,13 @@ def queue(messages: int, **more: Any) -> dict[str, Any]:
 def test_a_healthy_mesh_has_no_finding() -> None:
     assert found(mesh()) == []
     assert summary([]) == "nothing wrong"
+
+
+def test_totals_are_those_of_the_nodes_that_answer() -> None:
+    nodes = {"a": node("a", waiting=1200, in_flight=3), "b": node("b", waiting=34, in_flight=0)}
+
+    assert totals_of(mesh(nodes=nodes)) == {"nodes": 2, "waiting": 1234, "in_flight": 3}
+    assert totals_of(mesh({"a": node("a", waiting=5)}))["waiting"] == 5
 
 
 @pytest.mark.parametrize(
