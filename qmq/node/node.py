@@ -11,6 +11,7 @@ exception leaves `run`, because the decisions are not what the disk has (docs/gu
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -27,6 +28,9 @@ from qmq.sessions.clients.access import note_openness
 from qmq.storage.catalog.facts import UNSEEN
 from qmq.storage.log.quarantine import in_words
 from qmq.storage.store import Store
+
+LOCAL: Final = "stomp"
+"""The protocol of the Unix socket."""
 
 
 class Node(NodeParts):
@@ -50,6 +54,13 @@ class Node(NodeParts):
         self._forces_definitions = forces_definitions
         self._local_socket = local_socket
         self._restore()
+        self._load_protocols()
+
+    def _load_protocols(self) -> None:
+        """Before this node has links: peers wait for its answers, and a module of a protocol may take a second."""
+        for name in PROTOCOLS:
+            if self.settings.listeners_of(name) or (name == LOCAL and self._local_socket is not None):
+                self.protocols.of(name)
 
     def _restore(self) -> None:
         parts = self.settings_parts
@@ -174,7 +185,7 @@ class Node(NodeParts):
         except OSError as error:
             self.raise_condition("local-socket", f"{error.strerror}; `qmq … --data` does not reach this node")
             return []
-        _, close = await nursery.start(self.session_parts.listeners.serve, listener, None, self.protocols.of("stomp"))
+        _, close = await nursery.start(self.session_parts.listeners.serve, listener, None, self.protocols.of(LOCAL))
         return [close]
 
     async def _drain(self) -> None:

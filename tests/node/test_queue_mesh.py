@@ -9,6 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from qmq.config import DestinationPolicy, DestinationSettings
+from qmq.node.protocols import Protocols
+from qmq.replication.mesh import Mesh
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import Client, Rig, send, subscribe
 from tests.support.depths import depths
@@ -244,3 +246,16 @@ async def test_a_client_that_does_not_read_what_it_should_acknowledge_is_let_go(
         assert not any(session.deferred for session in rig.alive.sessions.values())
         assert len(rig.alive.sessions) == 1
         assert depths(rig.alive)[JOBS] == 301
+
+
+async def test_a_node_loads_its_protocols_before_peers_can_ask_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a load takes, every SEND of a peer with a dedup id would wait for."""
+    steps: list[str] = []
+    of, run = Protocols.of, Mesh.run
+    monkeypatch.setattr(Protocols, "of", lambda self, name: steps.append(name) or of(self, name))
+    monkeypatch.setattr(Mesh, "run", lambda self, **given: steps.append("links") or run(self, **given))
+
+    async with mesh("a"):
+        assert "stomp" in steps[: steps.index("links")]
