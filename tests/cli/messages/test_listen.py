@@ -121,7 +121,7 @@ def test_the_time_ends_on_a_busy_topic_too(run: Run) -> None:
         result = run("listen", "/topic/busy", "--ack", "auto", "--timeout", "0.1", "--at", node.at)
 
     assert result.exit_code == 0
-    assert 0 < result.stdout.count("\n") < 200_000
+    assert result.stdout.count("\n") < 200_000
 
 
 @pytest.mark.parametrize("header", ["id:7", "destination:/queue/b", "ack:auto"])
