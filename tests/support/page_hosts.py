@@ -94,7 +94,7 @@ class PageHosts:
             made.mkdir()
         (self.port, self.prometheus_port) = free_ports(2)
         prometheus = f'exec /usr/bin/prometheus "$@" --web.listen-address=127.0.0.1:{self.prometheus_port}'
-        for name, text in {**STAND_INS, "prometheus": f"{prometheus} --log.level=error"}.items():
+        for name, text in {**STAND_INS, "prometheus": prometheus}.items():
             (commands / name).write_text(f"#!/bin/bash\n{text}\n", "utf-8")
             (commands / name).chmod(stat.S_IRWXU)
         paths = {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}

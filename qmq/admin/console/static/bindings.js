@@ -27,7 +27,7 @@ function argumentsForm() {
     element: h("details", null, h("summary", null, "Arguments, for a headers exchange"), field("Which of them must match", match), list),
     read() {
       const given = rows.filter(([name]) => name.value).map(([name, { value }]) => [name.value, value === '""' ? "" : value || null]);
-      return { ...(given.length && { "x-match": match.value }), ...Object.fromEntries(given) };
+      return { ...(match.value !== MATCHES[0] && { "x-match": match.value }), ...Object.fromEntries(given) };
     },
   };
 }
