@@ -69,6 +69,22 @@ def test_a_dialog_closes_when_another_page_is_shown(page: Any, node: Console) ->
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+def test_what_takes_time_says_so_until_it_is_there(page: Any, node: Console) -> None:
+    page.route(re.compile("/peek/|dry-run=true"), lambda route: None)
+    node.send("slow", {"body": "one"})
+    page.goto(f"{node.address}/#/queue/slow")
+    expect(page.locator("main")).to_contain_text("Reading …")
+    page.get_by_role("button", name="Purge").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Counting …")
+
+    page.unroute_all()  # What was held goes on.
+
+    expect(dialog).to_contain_text("1 waiting message would be deleted")
+    expect(page.locator("main")).not_to_contain_text("Reading …")
+    expect(page.locator("dd").nth(4)).to_have_text("0")
+
+
 def test_the_number_of_queues_is_never_less_than_what_is_shown(page: Any, node: Console, mesh: Cluster) -> None:
     for name in mesh.names:
         Console(mesh, name).send(f"counted.{name}", {"body": "x"})

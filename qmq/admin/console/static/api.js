@@ -191,7 +191,7 @@ export function repeat(seconds, call) {
   let timer;
   const round = async () => {
     clearTimeout(timer);
-    if (!document.hidden) await call();
+    if (!document.hidden && !stopped) await call();
     if (stopped) return;
     const left = every - (Date.now() % every);
     timer = setTimeout(round, left < every / 50 ? left + every : left); // A timer may be a little early.

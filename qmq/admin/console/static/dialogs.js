@@ -58,6 +58,7 @@ export function act(form, onDone = () => {}) {
         tell(null);
         return;
       }
+      if (form.count) replace(result, h("p", { class: "dim" }, "Counting …"));
       try {
         await form.prepare?.();
         const [path, query, body] = form.verb();

@@ -128,6 +128,7 @@ export function messagePages(destination, act, empty) {
     replace(choice, h("b", null, `${number(chosen.size)} chosen`), act([...chosen]), h("button", { type: "button", class: "small", "data-key": "choose-none", onclick: () => { chosen.clear(); read(); } }, "None"));
   };
   const list = messageTable("Messages", chosen, onChoice);
+  list.rows([], "Reading …");
   const count = h("select", { "aria-label": "Messages on a page", onchange: () => read() }, [20, 100, 1000].map((one) => h("option", { value: one }, `${one} on a page`)));
   const from = h("input", { type: "number", min: "1", value: "1", class: "short", onchange: () => read() });
   const go = (title, by) => h("button", { type: "button", "data-key": title, onclick: () => { from.value = Math.max(1, first() + by()); read(); } }, title);

@@ -210,6 +210,7 @@ export function show(main, name) {
       const shown = row ?? { messages: 0, in_flight: 0, consumers: 0 };
       replace(facts, fact("Messages", number(shown.messages)), fact("In flight", number(shown.in_flight)), fact("Consumers", number(shown.consumers)), fact("Oldest", shown.oldest_age_us === undefined ? "–" : span(shown.oldest_age_us / 1e6)),
         fact("In/s", perSecond("accepted")), fact("Acknowledged/s", perSecond("acknowledged")), fact("Redelivered", number(shown.redelivered)), fact("Dead letters", number(shown.dead_lettered)), fact("Expired", number(shown.expired)));
+      if (!asked) setTimeout(() => round.now(), 1000); // For rates.
       asked = now;
       replace(notice, found.nodes_missing?.length > 0 && h("div", { class: "notice warn" }, `Without the numbers of ${found.nodes_missing.join(", ")}.`));
       drawButtons();
