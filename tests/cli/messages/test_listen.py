@@ -84,11 +84,11 @@ def test_headers_go_into_subscribe(run: Run, node: StubNode) -> None:
 def test_too_few_messages_in_time_end_with_code_1(run: Run, node: StubNode) -> None:
     node.messages = [message(1, b"one")]
 
-    result = run("listen", "/queue/jobs", "--count", "2", "--timeout", "0.05", "--at", node.at)
+    result = run("listen", "/queue/jobs", "--count", "2", "--timeout", "1", "--at", node.at)
 
     assert result.exit_code == 1
     assert result.stdout == "/queue/jobs  one\n"
-    assert result.stderr == "qmq: 1 of 2 messages within 0.05 s\n"
+    assert result.stderr == "qmq: 1 of 2 messages within 1 s\n"
     assert acks(node) == ["a1"]
 
 
