@@ -123,6 +123,19 @@ def test_a_table_at_another_address_is_refused_without_keys_on_the_screen(
     assert result.exit_code == 2 and "Invalid value" in result.output and "id:key" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["stats", "--path", ".", "--follow", "out"], "--follow is gone: run it by a timer"),
+        (["audit", ".", "--no-latency"], "--no-latency is gone: nodes measure it themselves"),
+    ],
+)
+def test_an_option_that_is_gone_says_what_to_do_in_its_place(run: Run, command: list[str], said: str) -> None:
+    result = run("pipeline", *command)
+
+    assert result.exit_code == 2 and said in result.output
+
+
 def test_the_script_for_spark_submit_is_there(run: Run) -> None:
     result = run("pipeline", "script")
 

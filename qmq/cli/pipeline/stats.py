@@ -7,7 +7,7 @@ import click
 
 from ..options import json_option
 from ..output import print_json, show_table
-from .shared import given_source, job, progress, read_source, source_options
+from .shared import given_source, gone, job, progress, read_source, source_options
 
 ROWS_SHOWN = 40
 
@@ -17,18 +17,15 @@ ROWS_SHOWN = 40
 @click.option(
     "--window", default="1 minute", show_default=True, metavar="TIME", help="Length of a window, such as: 10 minutes."
 )
-@click.option("--follow", "out", metavar="DIR", help="Continue: append each window to Parquet files here when it ends.")
-@click.option("--lateness", default="1 minute", show_default=True, help="With --follow: time to wait for late records.")
+@gone("--follow", "run it by a timer, with --json and the --from and --to of the time that has passed")
 @json_option
-def stats(window: str, out: str | None, lateness: str, as_json: bool, **source: Any) -> None:
+def stats(window: str, as_json: bool, **source: Any) -> None:
     """Show rates, sizes and waiting messages of destinations.
 
     Shows messages, bytes, sizes, time to settle, unsettled messages and their age, failed deliveries and dead letters.
     --json shows all of it for each window, too.
 
-    With --follow, a failure counts once more if another node notes it: a node that got messages back after it had lost
-    its disk, or that adopts those of a retired node. Without --follow, failures of a retired node's messages count
-    again with the node that adopts them.
+    Failures of a retired node's messages count again with the node that adopts them.
     """
     read_source(**source, view="records", is_stream=out is not None)  # errors are reported before Spark starts
     given = given_source(**source)
@@ -36,13 +33,6 @@ def stats(window: str, out: str | None, lateness: str, as_json: bool, **source: 
         from ...spark.jobs import stats as jobs
         from ...spark.jobs.tasks import watched
 
-        if out is not None:
-            query = jobs.follow(
-                spark, given, out, f"{out}/_checkpoint", window=window, lateness=lateness, every="10 seconds"
-            )
-            click.echo(f"appending to {out}; Ctrl-C stops; the same command continues", err=True)
-            query.awaitTermination()
-            return
         with progress("stats", quiet=as_json) as show, watched(spark, show):
             found = jobs.stats(jobs.read_records(spark, given), window=window)
     if found.is_cut:
@@ -56,7 +46,7 @@ def stats(window: str, out: str | None, lateness: str, as_json: bool, **source: 
         head = ["DESTINATION", "MESSAGES", "BYTES", "P99 SIZE", "SETTLED", "P50 SETTLE", "P99 SETTLE"]
         head += ["WAITING", "OLDEST", "DEAD"]
         rows = [
-            [one.destination, one.messages, number(one.bytes), number(one.size_p99), one.settled]
+            [one.destination, one.messages, number(one.bytes), number(one.size_p99 or 0), one.settled]
             + [
                 seconds(one.settle_p50),
                 seconds(one.settle_p99),

@@ -4,49 +4,25 @@ Everything comes from the log: messages, and the records by which they were sett
 node that accepted it, a settle's that of the node whose consumer acknowledged; clocks that differ can make a time to
 settle negative, which counts as 0. Settles of messages that came before what is read count in their windows, and the
 times of these are not known.
+
+A message counts in the window of its acceptance, all else in the window in which it happened: a settle, a failed
+delivery, a dead letter. How these events are counted is `windows`.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StreamingQuery
 
 from qmq.spark.jobs.messages import is_chosen
-from qmq.spark.jobs.tasks import utc_times
-from qmq.spark.jobs.windows import Window, failures_of, median_and_p99, node_of, streamed, windows_of
+from qmq.spark.jobs.windows import Total, Window, event, totals_of, windows_of
 from qmq.spark.reading.options import read_options
 
 WINDOW: Final = "1 minute"
-DESTINATIONS_MAX: Final = 10_000
-"""Rows that are brought to the driver per window list; of more destinations the busiest are shown."""
 DEAD_LETTER_HEADER: Final = "dead-letter-from"
-
-FOLLOWED: Final = "origin,timestamp,kind,destination,body,settled,headers"
 COLUMNS: Final = "origin,sequence,timestamp,kind,destination,message_id,body,settled,headers"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Total:
-    """One destination over all that was read. `waiting`: not settled at the end; `oldest_seconds`: the oldest of them
-    then. `dead_letters`: of its messages; `failures`: deliveries that failed; `consumers`: nodes that settled messages.
-    """
-
-    destination: str
-    messages: int
-    bytes: int
-    size_p50: float
-    size_p99: float
-    size_max: int
-    settled: int
-    settle_p50: float | None
-    settle_p99: float | None
-    waiting: int
-    oldest_seconds: float | None
-    dead_letters: int
-    failures: int
-    consumers: int
 
 
 @dataclass(slots=True)
@@ -78,22 +54,32 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> DestinationStatistics:
     # However long ago the chosen destinations had something: until then their messages wait.
     end_us = records.agg(f.unix_micros(f.max("timestamp"))).collect()[0][0]
     # Dead letters elsewhere, too: they settle messages of the chosen destinations.
-    records = records.where(f.col("chosen") | f.col("dead_letter_of").isNotNull())
-    messages = records.where("kind in ('PUBLISH', 'DEAD')").select(
-        "destination",
-        "message_id",
-        "timestamp",
-        f.length("body").alias("size"),
-        "dead_letter_of",
-        "chosen",
-    )
-    settles = records.where("settled is not null").select(
+    chosen = records.where(f.col("chosen") | f.col("dead_letter_of").isNotNull())
+    is_message, is_failure = f.col("kind").isin("PUBLISH", "DEAD"), f.col("kind") == "ATTEMPTS"
+    # Without bodies they are few bytes, and to read them again would take the whole log again.
+    facts = chosen.select(
+        *("kind", "destination", "message_id", "timestamp", "origin", "settled", "chosen", "dead_letter_of"),
+        f.when(is_message, f.length("body")).alias("size"),
+        f.when(is_failure, f.col("body")).alias("attempts"),
+    ).cache()
+    events = _events(facts).cache()
+    try:
+        windows, is_cut = windows_of(events, window)
+        return DestinationStatistics(windows, totals_of(events, end_us), is_cut)
+    finally:
+        events.unpersist()
+        facts.unpersist()
+
+
+def _events(facts: DataFrame) -> DataFrame:
+    messages = facts.where("size is not null").drop("kind", "origin", "settled", "attempts")
+    queue = f.when(f.col("chosen"), f.col("destination"))
+    settles = facts.where("settled is not null").select(
         f.explode("settled").alias("message_id"),
         f.col("timestamp").alias("settled_at"),
-        node_of("origin").alias("settled_by"),
-        f.when(f.col("kind") == "DEAD", f.col("dead_letter_of"))
-        .otherwise(f.when(f.col("chosen"), f.col("destination")))
-        .alias("queue"),
+        # Each life of a node is another origin.
+        f.regexp_replace("origin", "-[0-9a-f]{16}$", "").alias("settled_by"),
+        f.when(f.col("kind") == "DEAD", f.col("dead_letter_of")).otherwise(queue).alias("queue"),
     )
     # A message may be settled on two nodes, or by its own node once more: the first time counts.
     first = settles.groupBy("message_id").agg(
@@ -101,87 +87,42 @@ def stats(records: DataFrame, *, window: str = WINDOW) -> DestinationStatistics:
         f.min_by("settled_by", "settled_at").alias("settled_by"),
         f.min_by("queue", "settled_at").alias("queue"),
     )
-    took = (f.unix_micros("settled_at") - f.unix_micros("timestamp")) / 1e6
-    # `greatest` passes over nulls: what is not settled must not count as settled at once.
-    seconds = f.when(f.col("settled_at").isNotNull(), f.greatest(f.lit(0.0), took))
-    joined = messages.join(first, "message_id", "full").withColumn("settle_seconds", seconds)
-    joined = joined.cache()
-    failures = failures_of(records.where("chosen"), joined.where("timestamp is not null")).cache()
-    try:
-        known = joined.where("chosen")
-        unknown = joined.where("timestamp is null and queue is not null").withColumn("destination", f.col("queue"))
-        dead_letters = joined.where("dead_letter_of is not null").withColumn("destination", f.col("dead_letter_of"))
-        settled = known.where("settled_at is not null").unionByName(unknown)
-        windows = windows_of(known, settled, dead_letters, failures, window=window)
-        counted = (_counted(dead_letters, "dead_letters", f.count("*")), _counted(failures, "failures", f.sum("count")))
-        totals = _totals(known, counted, end_us)
-        return DestinationStatistics(windows.rows, totals, windows.is_cut)
-    finally:
-        joined.unpersist()
-        failures.unpersist()
-
-
-def _counted(frame: DataFrame, name: str, count: Column) -> DataFrame:
-    return frame.groupBy("destination").agg(count.alias(name))
-
-
-def _totals(joined: DataFrame, counted: tuple[DataFrame, ...], end_us: int | None) -> list[Total]:
-    """`counted`: destination and one more column each."""
-    is_queue = f.col("destination").startswith("/queue/")
-    waits = is_queue & f.col("settled_at").isNull()
-    frame = (
-        joined.groupBy("destination")
-        .agg(
-            f.count("*").alias("messages"),
-            f.sum("size").alias("bytes"),
-            median_and_p99("size").alias("sizes"),
-            f.max("size").alias("size_max"),
-            f.count("settled_at").alias("settled"),
-            median_and_p99("settle_seconds").alias("settle"),
-            f.sum(f.when(waits, 1).otherwise(0)).alias("waiting"),
-            f.min(f.when(waits, f.unix_micros("timestamp"))).alias("oldest_us"),
-            f.count_distinct("settled_by").alias("consumers"),
-        )
-        .orderBy(f.desc("messages"), "destination")
-        .limit(DESTINATIONS_MAX)
+    name, came, settled_at = f.col("destination"), f.col("timestamp"), f.col("settled_at")
+    waits = f.when(name.startswith("/queue/") & settled_at.isNull(), came)
+    is_known, is_unknown = f.col("chosen") & settled_at.isNotNull(), came.isNull() & f.col("queue").isNotNull()
+    # By clocks that differ a message may be settled before it came: it counts as settled at once.
+    settled = {"at": f.greatest(settled_at, came), "settled_by": f.col("settled_by"), "accepted": came}
+    happened = f.array(
+        f.when(f.col("chosen"), event(name, came, size=f.col("size"), waits_from=waits)),
+        f.when(is_known | is_unknown, event(f.coalesce(name, "queue"), **settled)),
+        f.when(f.col("dead_letter_of").isNotNull(), event(f.col("dead_letter_of"), came, dead_letters=f.lit(1))),
     )
-    for more in counted:
-        frame = frame.join(more, "destination", "left")
-    frame = frame.orderBy(f.desc("messages"), "destination")
-    return [
-        Total(
-            destination=row.destination,
-            messages=row.messages,
-            bytes=row.bytes,
-            size_p50=row.sizes[0],
-            size_p99=row.sizes[1],
-            size_max=row.size_max,
-            settled=row.settled,
-            settle_p50=row.settle[0] if row.settle else None,
-            settle_p99=row.settle[1] if row.settle else None,
-            waiting=row.waiting,
-            oldest_seconds=None if row.oldest_us is None or end_us is None else (end_us - row.oldest_us) / 1e6,
-            dead_letters=row.dead_letters or 0,
-            failures=row.failures or 0,
-            consumers=row.consumers,
-        )
-        for row in frame.collect()
-    ]
+    each = messages.join(first, "message_id", "full").select(f.explode(happened).alias("one"))
+    failures = _failures(facts.where("chosen and attempts is not null"), messages)
+    return each.where("one is not null").select("one.*").unionByName(failures, allowMissingColumns=True)
 
 
-def follow(
-    spark: SparkSession, given: dict[str, str], out: str, checkpoint: str, *, window: str, lateness: str, every: str
-) -> StreamingQuery:
-    """Windows as they end, appended to Parquet files in `out`; which columns, `windows.streamed` says.
+def _failures(noted: DataFrame, messages: DataFrame) -> DataFrame:
+    """Events of failed deliveries. ATTEMPTS records hold absolute counts per message, so what a record adds to the one
+    before counts.
 
-    A window ends when the newest record is `lateness` beyond it. Exactly once, also when it is killed.
+    Of a message that is not among `messages` (message_id), because it came before what is read, the first record may
+    count failures of that time, too: it is one of them, for there is no record without.
     """
-    options = read_options({**given, "view": "records"})
-    everything = {name: value for name, value in given.items() if not name.lower().startswith("subscribe")}
-    asked = {**everything, "view": "records", "columns": FOLLOWED}
-    stream = spark.readStream.format("qmq").options(**asked).load()
-    windows = streamed(stream, window=window, lateness=lateness, dead_letter_of=DEAD_LETTER_HEADER)
-    windows = windows.where(is_chosen(options))
-    files = windows.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
-    with utc_times(spark):
-        return files.trigger(processingTime=every).start()
+    each = noted.select("destination", "timestamp", f.explode(_noted("attempts")).alias("noted"))
+    highest = Over.partitionBy("destination", "noted.dot").orderBy("noted.count", "timestamp")
+    is_read = f.col("message_id").isNotNull()
+    before = f.coalesce(f.lag("noted.count").over(highest), f.when(is_read, 0).otherwise(f.col("noted.count") - 1))
+    each = each.join(messages.select("message_id"), f.col("noted.dot") == f.col("message_id"), "left")
+    failures = f.col("noted.count") - before
+    return each.select("destination", f.col("timestamp").alias("at"), failures.alias("failures")).where("failures > 0")
+
+
+def _noted(body: str) -> Column:
+    return f.udf(_attempts, "array<struct<dot: string, count: long>>", useArrow=False)(body)
+
+
+def _attempts(body: bytes) -> list[tuple[str, int]]:
+    from qmq.storage.format.failure_records import unpack_attempts
+
+    return [(str(dot), count) for dot, count in unpack_attempts(bytes(body)).items()]

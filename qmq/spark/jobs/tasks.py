@@ -1,4 +1,4 @@
-"""Python work in Spark's workers, a task for each item; the progress of the tasks of a job; how Spark writes times.
+"""Python work in Spark's workers, a task for each item; the progress of the tasks of a job.
 
 It works on a Spark of this process and through Spark Connect alike. A session of Spark Connect has no `sparkContext`
 and no RDDs; a DataFrame that runs Python over a range of numbers does the same.
@@ -79,15 +79,3 @@ def watched(spark: SparkSession, report: ProgressReport | None) -> Iterator[None
     finally:
         over.set()
         watcher.join()
-
-
-@contextmanager
-def utc_times(spark: SparkSession) -> Iterator[None]:
-    """Parquet files that are written have times in UTC with µs, as all others of ours: Spark's own have no zone."""
-    key = "spark.sql.parquet.outputTimestampType"
-    before = spark.conf.get(key)
-    spark.conf.set(key, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        spark.conf.set(key, before)

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import timestamp
-from pyarrow.parquet import read_schema
 
 from qmq.model.dots import Dot, Origin
-from qmq.spark.jobs.stats import follow, read_records, stats
+from qmq.spark.jobs.stats import read_records, stats
 from qmq.storage.format.failure_records import pack_attempts, pack_dead
 from qmq.storage.format.record import RecordKind, pack_dots
 from tests.spark.rig import START_US, A, B, batch, node, record
@@ -136,35 +134,6 @@ def test_of_a_message_that_came_before_what_is_read_only_failures_that_are_read_
     assert [total.failures for total in found.totals] == [5]
 
 
-def test_a_stream_appends_each_window_once_it_has_ended(spark: Any, tmp_path: Path) -> None:
-    jobs = [record(n, b"x" * n, at_us=at(0)) for n in (1, 2, 3)]
-    failed = record(4, pack_attempts([(Dot(A, 3), 1)]), at_us=at(0.5), kind=RecordKind.ATTEMPTS)
-    headers = b"dead-letter-reason:delivery-limit\ndead-letter-from:/queue/jobs\n"
-    letter = pack_dead("/queue/jobs", Dot(A, 3), b"poison")
-    dead = record(5, letter, "/queue/dead-letters", headers=headers, at_us=at(0.5), kind=RecordKind.DEAD)
-    done = record(1, pack_dots([Dot(A, 1), Dot(A, 2)]), at_us=at(0.5), kind=RecordKind.SETTLE)
-    log = node(tmp_path, "a")
-    log.segment([batch(A, 1, [*jobs, failed, dead]), batch(B, 1, [done])])
-    out, given = str(tmp_path / "out"), {"path": f"{tmp_path}/a", "subscribe": "/queue/jobs"}
-    times = {"window": "1 minute", "lateness": "1 minute", "every": "1 second"}
-
-    query = follow(spark, given, out, str(tmp_path / "checkpoint"), **times)
-    try:
-        query.processAllAvailable()
-        log.segment([batch(A, 6, [record(6, b"later", at_us=at(9))])])
-        query.processAllAvailable()
-        rows = spark.read.parquet(out).drop("start", "end").collect()
-    finally:
-        query.stop()
-
-    assert [row.asDict() for row in rows] == [
-        {"destination": "/queue/jobs", "messages": 3, "bytes": 6, "size_p50": 2, "size_p99": 3, "size_max": 3}
-        | {"settled": 3, "failures": 1, "dead_letters": 1, "consumers": 2}
-    ]
-    times_written = {read_schema(file).field("start").type for file in tmp_path.glob("out/*.parquet")}
-    assert times_written == {timestamp("us", tz="UTC")}
-
-
 @pytest.fixture
 def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This machine has another time zone."""
@@ -227,35 +196,21 @@ def test_a_message_waits_until_the_newest_record_of_all(spark: Any, tmp_path: Pa
     assert (queue.destination, queue.waiting, queue.oldest_seconds) == ("/queue/jobs", 1, 600.0)
 
 
-def test_a_letter_of_what_found_no_room_counts_in_a_stream_as_well(spark: Any, tmp_path: Path) -> None:
+def test_a_letter_of_what_found_no_room_settles_nothing(spark: Any, tmp_path: Path) -> None:
     """It was never in its queue, so no record settles it."""
     headers = b"dead-letter-reason:overflow\ndead-letter-from:/queue/jobs\n"
     letter = record(1, b"one too many", "/queue/dead-letters", headers=headers, at_us=at(0))
-    log = node(tmp_path, "a")
-    log.segment([batch(A, 1, [letter])])
-    given = {"path": f"{tmp_path}/a", "subscribe": "/queue/jobs"}
-    (window,) = stats(read_records(spark, given)).windows
+    node(tmp_path, "a").segment([batch(A, 1, [letter])])
+
+    (window,) = stats(read_records(spark, {"path": f"{tmp_path}/a", "subscribe": "/queue/jobs"})).windows
+
     assert (window.dead_letters, window.settled, window.consumers) == (1, 0, 0)
-
-    out, times = str(tmp_path / "out"), {"window": "1 minute", "lateness": "1 minute", "every": "1 second"}
-    query = follow(spark, given, out, str(tmp_path / "checkpoint"), **times)
-    try:
-        query.processAllAvailable()
-        log.segment([batch(A, 2, [record(2, b"later", at_us=at(9))])])
-        query.processAllAvailable()
-        rows = spark.read.parquet(out).collect()
-    finally:
-        query.stop()
-
-    assert [(row.destination, row.dead_letters, row.settled, row.consumers) for row in rows] == [
-        ("/queue/jobs", 1, 0, 0)
-    ]
 
 
 def test_of_more_destinations_the_busiest_have_their_letters_and_failures(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qmq.spark.jobs.stats.DESTINATIONS_MAX", 2)
+    monkeypatch.setattr("qmq.spark.jobs.windows.DESTINATIONS_MAX", 2)
     records, sequence = [], 0
     for queue in range(6):
         name = f"/queue/q{queue}"
