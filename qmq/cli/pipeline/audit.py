@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,10 @@ import click
 
 from ..options import json_option
 from ..output import Failed, print_json, show_table
-from .shared import PATH, choosing_options, job, login_options, progress, read_source
+from .shared import PATH, choosing_options, gone, job, login_options, progress, read_source
 
 FINDINGS_SHOWN = 50
+MEASURED = "nodes measure it themselves, see the metrics qmq_link_delay_seconds and qmq_link_up"
 
 
 @click.command
@@ -20,11 +20,10 @@ FINDINGS_SHOWN = 50
 @login_options
 @choosing_options
 @click.option("--deep", is_flag=True, help="Read everything and verify every checksum, with Spark.")
-@click.option(
-    "--latency/--no-latency", default=True, show_default=True, help="Report how long records took between nodes."
-)
+@gone("--latency", MEASURED)
+@gone("--no-latency", MEASURED)
 @json_option
-def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **source: Any) -> None:
+def audit(nodes: tuple[str, ...], deep: bool, as_json: bool, **source: Any) -> None:
     """Find records that are missing, doubled, out of order or corrupt.
 
     NODE is a data directory or a live node (host:port). With several nodes, differences between them are shown, too.
@@ -40,7 +39,6 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
     """
     choice = read_source(paths=nodes, servers=None, more=(), **source)
     from ...spark.jobs import audit as jobs
-    from ...spark.jobs.latency import measure
     from ...spark.reading.logs import DataDirectory
     from ...spark.reading.options import BadOption, read_options
 
@@ -55,7 +53,6 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
         live = [read_options({**login, "servers": node}) for node in servers]
         directories = [DataDirectory(node) for node in nodes if node not in servers]
         found = jobs.audit(directories, live, choice=choice)
-        links, cuts = measure(directories, choice) if latency else ([], [])
     except BadOption as error:
         raise click.UsageError(str(error)) from error
     except OSError as error:
@@ -72,8 +69,6 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
                 ],
                 "findings": [finding._asdict() for finding in found.findings],
                 "lost": [one._asdict() for one in found.lost],
-                "links": [link._asdict() for link in links],
-                "cuts": [{**cut._asdict(), "convergence_seconds": cut.convergence_seconds} for cut in cuts],
                 "clean": found.clean,
             }
         )
@@ -81,18 +76,6 @@ def audit(nodes: tuple[str, ...], deep: bool, latency: bool, as_json: bool, **so
         head = ["NODE", "ORIGIN", "FIRST", "LAST", "RECORDS", "BEHIND"]
         shown = len(head) - 1 if choice.chooses else len(head)
         show_table(head[:shown], [row[:shown] for row in found.rows])
-        if links:
-            head = ["FROM", "TO", "BATCHES", "P50 ms", "P95 ms", "P99 ms", "MOST ms", "CLOCKS APART ms"]
-            rows = [[*link[:3], *(bounds.text for bounds in link[3:])] for link in links]
-            click.echo()
-            show_table(head, rows)
-        for cut in cuts:
-            healed = datetime.fromtimestamp(cut.healed_us / 1e6, UTC).isoformat(timespec="seconds")
-            seconds = (cut.healed_us - cut.began_us) / 1e6
-            click.echo(
-                f"cut {cut.source} → {cut.target}: nothing came for {seconds:.1f} s, healed {healed}, "
-                f"converged {cut.convergence_seconds:.1f} s later"
-            )
         for finding in found.findings[:FINDINGS_SHOWN]:
             click.echo(f"FOUND {finding.text}")
         if len(found.findings) > FINDINGS_SHOWN:

@@ -24,7 +24,6 @@ from qmq.mesh.membership.takeover import Takeover
 from qmq.protocols.http.samples import Samples
 from qmq.replication.mesh import Mesh
 from qmq.sessions.delivery.journal_readers import JournalReaders
-from qmq.storage.log.fsync_times import BOUNDS_SECONDS
 
 if TYPE_CHECKING:
     from qmq.protocols.http.prometheus_page import MetricFamilies
@@ -138,7 +137,7 @@ def _add_node(families: "MetricFamilies", engine: EngineParts, conditions: Condi
     families.gauges("qmq_connections", "Connections of clients.", ("protocol",), connections)
     times = engine.store.journal.sync_times
     text = "How long syncs of the journal took."
-    families.histogram("qmq_journal_fsync_seconds", text, BOUNDS_SECONDS, times.buckets(), times.seconds)
+    families.histograms("qmq_journal_fsync_seconds", text, (), [((), times)])
 
 
 def _add_samples(families: "MetricFamilies", samples: Samples) -> None:
@@ -163,6 +162,8 @@ def _add_mesh(families: "MetricFamilies", links: Mesh, takeover: Takeover) -> No
     text = "Durable records of this node that the peer has not reported as received; absent while its link is down."
     lags = [((one.name,), sum(one.lag.values())) for one in peers if one.in_state == "up"]
     families.gauges("qmq_link_lag_records", text, ("peer",), lags)
+    text = "From acceptance of a record by the peer to its arrival here, less the shortest way; of a sample of batches."
+    families.histograms("qmq_link_delay_seconds", text, ("peer",), [((one.name,), one.delays) for one in peers])
     owners = takeover.statistics().owners if not links.is_alone else ()
     text = "Which node serves the queue messages that the owner accepted, and the state as this node sees it; 1."
     served = [((one.owner, one.server, one.place), 1.0) for one in owners]

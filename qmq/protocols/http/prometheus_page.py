@@ -1,11 +1,14 @@
 """The families of metrics of one page, and the page, by prometheus-client. Loaded at the first scrape."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
+
+from qmq.storage.log.fsync_times import BOUNDS_SECONDS, Durations
 
 ESCAPES: Final = {
     ord("\\"): "\\\\",
@@ -54,14 +57,16 @@ class MetricFamilies:
             family.add_metric([one.translate(ESCAPES) for one in values], value)
         self._all.append(family)
 
-    def histogram(self, name: str, text: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> None:
-        """`counts` has one number for each bound, and one for what is above all."""
-        reached = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
-            reached += count
-            buckets.append((bound, reached))
-        self._all.append(HistogramMetricFamily(name, text, buckets=buckets, sum_value=total))
+    def histograms(
+        self, name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], Durations]]
+    ) -> None:
+        """As `gauges`."""
+        family = HistogramMetricFamily(name, text, labels=labels)
+        bounds = (*map(str, BOUNDS_SECONDS), "+Inf")
+        for values, times in rows:
+            buckets = list(zip(bounds, accumulate(times.buckets()), strict=True))
+            family.add_metric([one.translate(ESCAPES) for one in values], buckets, times.seconds)
+        self._all.append(family)
 
     def page(self) -> bytes:
         registry = CollectorRegistry()

@@ -25,6 +25,7 @@ from qmq.replication.links.registry import QUIET, LinkRegistry
 from qmq.replication.protocol.conversation import Conversation, LinkState
 from qmq.replication.protocol.frames import Gap, MeshFrame, Paths, Serves
 from qmq.replication.protocol.handshake import NONCE_CHARACTERS, Dialling
+from qmq.storage.log.fsync_times import Durations
 from qmq.wire.stomp.writer import HEARTBEAT
 
 READ_BYTES: Final = 64 << 10
@@ -202,6 +203,8 @@ class Link:
         """Whether the first try is over; it may have been a long life."""
         self.last_error = ""
         self.since_us = 0
+        self.delays = Durations()
+        """Of records of the peer, over all connections."""
         self.following: PullingSide | None = None
         self._registry = registry
         self._host = registry.host
@@ -308,7 +311,7 @@ class Link:
         registry = self._registry
         partner = line.conversation.partner
         assert partner is not None
-        following = PullingSide(self._host, partner, line.outbox, registry.acceptance, registry.gaps)
+        following = PullingSide(self._host, partner, line.outbox, registry.acceptance, registry.gaps, self.delays)
         self.following = registry.followings[self.peer] = following
         self.since_us = self._host.environment.now_us()
         following.begin(registry.direct_for(self.peer))

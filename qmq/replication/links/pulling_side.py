@@ -32,12 +32,23 @@ from qmq.replication.protocol.frames import (
     Welcome,
 )
 from qmq.replication.protocol.handshake import Partner
+from qmq.storage.format.batch import read_head
+from qmq.storage.log.fsync_times import Durations
 
 
 class PullingSide:
     """One node that we follow, from the moment it was believed."""
 
-    def __init__(self, host: Host, partner: Partner, outbox: LinkOutbox, acceptance: Acceptance, gaps: Gaps) -> None:
+    def __init__(
+        self,
+        host: Host,
+        partner: Partner,
+        outbox: LinkOutbox,
+        acceptance: Acceptance,
+        gaps: Gaps,
+        delays: Durations,
+    ) -> None:
+        """`delays` learns how long records of the peer were on their way, over all links to it."""
         self.peer = partner.origin.node
         self.partner = partner
         self.outbox = outbox
@@ -50,6 +61,7 @@ class PullingSide:
         self._host = host
         self._acceptance = acceptance
         self._gaps = gaps
+        self._delays = delays
         self.had: Vector = {}
         """What the peer had when the link began."""
         self.ack_due = False
@@ -195,11 +207,19 @@ class PullingSide:
 
     def _take_batches(self, number: int, body: bytes, out: Outcome) -> bool:
         grown = self._acceptance.take(body, self._host.path.received_vector(), out)
+        if self.partner.origin in grown:
+            self._note_delay(body)
         self._frames = number
         self.bytes_received += len(body)
         self.request_ack()
         self._undurable.update(grown)
         return bool(grown)
+
+    def _note_delay(self, body: bytes) -> None:
+        """Of the first batch of a frame, which has waited longest: since the peer accepted its last record."""
+        head, apart_us = read_head(body), self._host.broker.clocks.apart_us(self.peer)
+        if head is not None and head.origin == self.partner.origin and apart_us is not None:
+            self._delays.note(max(0, self._host.environment.now_us() - apart_us - head.last_us) / 1e6)
 
     def _hear_of_gaps(self, gaps: list[tuple[Origin, int]]) -> None:
         """The journal of the peer has dropped records: the stores of some peer may have them."""

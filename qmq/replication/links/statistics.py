@@ -7,6 +7,7 @@ from qmq.model.dots import Origin
 from qmq.replication.links.link import Link
 from qmq.replication.links.listener import MeshListener
 from qmq.replication.links.registry import LinkRegistry
+from qmq.storage.log.fsync_times import Durations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class PeerStatistics:
     record_bytes_in: int
     record_bytes_out: int
     """Journal bytes over the present links."""
+    delays: Durations
+    """Of its records, from acceptance there to arrival here; live."""
     topics_dropped: int
     """Topic messages for it that no link took, since the start."""
     topics_via: str | None
@@ -89,6 +92,7 @@ def _peer_statistics(
         lag={} if serving is None else serving.feed.lag(registry.host.path.durable_vector()),
         record_bytes_in=0 if following is None else following.bytes_received,
         record_bytes_out=0 if serving is None else serving.feed.bytes_sent,
+        delays=link.delays,
         topics_dropped=topics_dropped,
         topics_via=name if serving is not None else registry.routes.next_hop_of(name),
         topics_wanted=registry.routes.interest_count(name),

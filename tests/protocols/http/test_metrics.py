@@ -268,6 +268,8 @@ async def test_links_and_owners_have_a_series_for_each_peer(autojump_clock: Mock
         families = parsed(await node.protocols.of("http").shared.metrics.read())
         assert links(families) == [1, 1, 1, 1]
         assert value(families, "qmq_link_lag_records", peer="b") == 0
+        (delays,) = {one.delays.count for one in mesh.statistics().peers if one.name == "b"}
+        assert value(families, "qmq_link_delay_seconds_bucket", peer="b", le="+Inf") == delays
         owners = {sample.labels["owner"]: sample.labels["server"] for sample in families["qmq_owner_info"].samples}
         assert owners == {"a": "a", "b": "b", "c": "c"}
 

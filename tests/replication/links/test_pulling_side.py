@@ -14,6 +14,7 @@ from qmq.replication.links.outbox import LinkOutbox
 from qmq.replication.links.pulling_side import PullingSide
 from qmq.replication.protocol.frames import Ack, Batches, Gap, Held, Hole, Lend, MembershipFrame, MeshFrame, Welcome
 from qmq.replication.protocol.handshake import Partner
+from qmq.storage.log.fsync_times import Durations
 
 from ..rig import JOBS, Network, Node, batch_of, peers_of
 
@@ -32,7 +33,8 @@ class Link:
         outbox = LinkOutbox(self._encode, lambda: None)
         acceptance = Acceptance(B, frozenset("abc"), self.node.replay)
         self.gaps = Gaps()
-        self.following = PullingSide(self.node, partner, outbox, acceptance, self.gaps)
+        self.delays = Durations()
+        self.following = PullingSide(self.node, partner, outbox, acceptance, self.gaps, self.delays)
 
     def _encode(self, frame: MeshFrame) -> bytes:
         self._told.append(frame)
@@ -176,3 +178,18 @@ async def test_a_gap_beyond_what_is_here_is_left_to_the_stores_of_peers() -> Non
 
     assert link.gaps.origins == [A]
     assert link.node.received_vector()[A] == 4
+
+
+async def test_how_long_records_of_the_peer_were_on_their_way_is_noted_by_its_clock() -> None:
+    """It is 1 s here, and its clock is 0.6 s behind. Nothing can be said before it is known, or of what it relays."""
+    link = Link()
+    link.following.begin((B, C))
+
+    link.following.apply(Batches(1, batch_of(A, 1, 2)), Outcome())
+    link.node.broker.clocks.heard(A, 400_000, 1_000_000)
+    link.following.apply(Batches(2, batch_of(C, 1, 5)), Outcome())
+    assert link.delays.count == 0
+    link.following.apply(Batches(3, batch_of(A, 3, 4) + batch_of(C, 6, 6)), Outcome())
+    link.following.apply(Batches(4, batch_of(A, 3, 4)), Outcome())
+
+    assert (link.delays.count, link.delays.seconds) == (1, pytest.approx(0.4, abs=1e-5))

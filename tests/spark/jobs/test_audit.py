@@ -14,7 +14,6 @@ from qmq.cli import main
 from qmq.spark.jobs.audit import ReportedLoss, audit, audit_deep
 from qmq.spark.jobs.audit_deep import extents_of as extents
 from qmq.spark.jobs.audit_deep import verify_extent
-from qmq.spark.jobs.latency import Bounds, measure
 from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import Options, read_options
 from qmq.spark.reading.segments import SegmentFile
@@ -202,7 +201,6 @@ def test_a_segment_without_a_head_is_found_by_every_part_of_the_audit(tmp_path: 
     # The index of a sealed one tells what is in it.
     assert kinds == ([] if sealed else ["corrupt", "missing"])
     assert len(deep) == 1 and str(path) in deep[0]
-    assert measure([directory]) == ([], [])
 
 
 @pytest.mark.parametrize("sealed", [True, False])
@@ -261,7 +259,6 @@ def test_a_new_segment_whose_head_is_not_written_yet_is_no_finding(tmp_path: Pat
 
     assert found(tmp_path) == []
     assert [finding for extent in extents(directory) for finding in verify_extent(extent)] == []
-    assert measure([directory]) == ([], [])
 
 
 @pytest.mark.parametrize("sealed", [True, False])
@@ -407,108 +404,6 @@ def timed(origin: object, sequence: int, seconds: float) -> bytes:
     return encode_batch(origin, [record(sequence, at_us=at_us)], sequence, sequence, at_us, at_us)  # type: ignore[arg-type]
 
 
-def both_ways(root: Path, *, took: float, ahead: float, apart: float, hour: int = 0) -> None:
-    """For 2 s, records of a and b, each `apart` after the one before, are `took` under way; b's clock is `ahead`."""
-    at_a: list[tuple[float, bytes]] = []
-    at_b: list[tuple[float, bytes]] = []
-    for number in range(1, round(2 / apart)):
-        time, number = hour * 3600 + number * apart, hour * 10_000 + number
-        own_a, own_b = timed(A, number, time), timed(B, number, time + apart / 3 + ahead)
-        at_a += [(time, own_a), (time + apart / 3 + took, own_b)]
-        at_b += [(time + apart / 3, own_b), (time + took, own_a)]
-    for name, data in (("a", at_a), ("b", at_b)):
-        node(root, name, hour * 1_000_000).segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
-
-
-@pytest.mark.parametrize("took", [0.0, 0.0004, 0.05])
-def test_latency_and_the_difference_of_clocks_are_reported_with_their_errors(tmp_path: Path, took: float) -> None:
-    """b's clock is 10 s ahead, own records are 6 ms apart."""
-    both_ways(tmp_path, took=took, ahead=10, apart=0.006)
-
-    links, cuts = measure([DataDirectory(tmp_path / name) for name in "ab"])
-
-    assert [(link.source, link.target) for link in links] == [("a", "b"), ("b", "a")] and cuts == []
-    for link, ahead in zip(links, (10, -10), strict=True):
-        assert link.skew.low <= ahead <= link.skew.high
-        for bounds in (link.p50, link.p95, link.p99, link.most):
-            assert 0 <= bounds.low <= took <= bounds.high <= 2 * took + 0.02
-    assert Bounds(9.9, 10.1).text == "10000.0 ± 100.0"
-
-
-def test_latency_is_not_reported_where_own_records_are_too_far_apart_or_nothing_went_the_other_way(
-    tmp_path: Path,
-) -> None:
-    """The middle of what is a second wide would pass for latency, and of one way the clocks for a part of it."""
-    both_ways(tmp_path / "rare", took=0.0004, ahead=0, apart=0.05)
-    both_ways(tmp_path / "alone", took=0.0004, ahead=0, apart=0.006)
-
-    rare = [DataDirectory(tmp_path / "rare" / name) for name in "ab"]
-    isolated_mode = [DataDirectory(tmp_path / "alone" / "a")]
-
-    assert measure(rare) == measure(isolated_mode) == ([], [])
-
-
-def test_a_cut_and_how_long_it_took_to_converge_are_reported(tmp_path: Path) -> None:
-    """From 5 to 25 s nothing of b comes to a; then everything comes within 2 s."""
-    data = [(time / 10, timed(A, time + 1, time / 10)) for time in range(400)]
-    for number in range(1, 400):
-        sent = number / 10
-        came = sent + 0.02 if sent < 5 else max(sent + 0.02, 25 + (sent - 5) / 10)
-        data.append((came, timed(B, number, sent)))
-    node(tmp_path, "a").segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
-
-    _, cuts = measure([DataDirectory(tmp_path / "a")])
-
-    assert len(cuts) == 1
-    assert (cuts[0].began_us - START_US) / 1e6 == pytest.approx(5, abs=0.2)
-    assert (cuts[0].healed_us - START_US) / 1e6 == pytest.approx(25, abs=0.2)
-    assert cuts[0].convergence_seconds == pytest.approx(2, abs=0.3)
-
-
-def test_a_way_that_is_slow_as_a_whole_is_no_cut(tmp_path: Path) -> None:
-    """b is busy: what comes from a takes 12 s. The middle between the two ways would make 6 s of each."""
-    busy, idle = [], []
-    for number in range(1, 400):
-        sent = number / 10
-        busy += [(sent, timed(B, number, sent)), (sent + 12, timed(A, number, sent))]
-        idle += [(sent, timed(A, number, sent)), (sent + 0.05, timed(B, number, sent))]
-    for name, data in (("a", idle), ("b", busy)):
-        node(tmp_path, name).segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
-
-    _, cuts = measure([DataDirectory(tmp_path / name) for name in "ab"])
-
-    assert cuts == []
-
-
-def test_a_cut_lasts_longer_than_its_least_whatever_the_clocks_say(tmp_path: Path) -> None:
-    """As in the test before, and nothing of b comes to a from 5 to 25 s."""
-    busy, idle = [], []
-    for number in range(1, 400):
-        sent = number / 10
-        busy += [(sent, timed(B, number, sent)), (sent + 12, timed(A, number, sent))]
-        idle += [
-            (sent, timed(A, number, sent)),
-            (sent + 0.05 if sent < 5 else max(sent + 0.05, 25), timed(B, number, sent)),
-        ]
-    for name, data in (("a", idle), ("b", busy)):
-        node(tmp_path, name).segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
-
-    _, cuts = measure([DataDirectory(tmp_path / name) for name in "ab"])
-
-    assert [(cut.source, cut.target) for cut in cuts] == [("b", "a")]
-    assert (cuts[0].healed_us - cuts[0].began_us) / 1e6 == pytest.approx(20, abs=0.3)
-
-
-def test_what_stands_for_a_range_that_is_nowhere_is_no_cut(tmp_path: Path) -> None:
-    """It has no time, as if it had been on its way since 1970."""
-    data = [(time / 10, timed(A, time + 1, time / 10)) for time in range(100)]
-    data += [(number / 10 + 0.02, timed(B, number, number / 10)) for number in range(1, 50)]
-    data.append((5.02, snapshot_batch(B, 49, nothing_left(50))))
-    node(tmp_path, "a").segment([one for _, one in sorted(data, key=lambda pair: pair[0])])
-
-    assert measure([DataDirectory(tmp_path / "a")]) == ([], [])
-
-
 JOBS, MAILS = "/queue/jobs", "/queue/mails"
 HOUR_US = 3_600_000_000
 
@@ -649,20 +544,6 @@ def test_everything_that_is_chosen_is_read_and_nothing_else(spark: Any, tmp_path
     assert read(subscribePattern="/fanout/n.*") == {str(news), str(dark), tail}
     assert read() == {str(path) for path in (jobs, mails, news, dark, tail)}
     assert [finding.kind for finding in shown.findings] == ["corrupt"] and str(mails) in shown.findings[0].where
-
-
-def test_latency_is_that_of_the_chosen_segments(tmp_path: Path) -> None:
-    """In the first hour records take 0.05 s, in the second 0.5 s."""
-    for hour, took in enumerate((0.05, 0.5)):
-        both_ways(tmp_path, took=took, ahead=0, apart=0.006, hour=hour)
-
-    def median(**said: str) -> float:
-        (link, *_), _ = measure([DataDirectory(tmp_path / name) for name in "ab"], choosing(**said))
-        return sum(link.p50) / 2
-
-    second = str((START_US + HOUR_US) // 1000)
-    assert median(endingTimestamp=second) == pytest.approx(0.05, abs=0.06)
-    assert median(startingTimestamp=second) == pytest.approx(0.5, abs=0.3)
 
 
 def test_the_command_audits_what_is_chosen_and_does_not_name_nodes_that_are_behind(tmp_path: Path) -> None:
