@@ -127,6 +127,7 @@ def test_a_table_at_another_address_is_refused_without_keys_on_the_screen(
     ("command", "said"),
     [
         (["stats", "--path", ".", "--follow", "out"], "--follow is gone: run it by a timer"),
+        (["archive", "t", "--path", ".", "--follow", "--every", "60"], "is `qmq archive TABLE`"),
         (["audit", ".", "--no-latency"], "--no-latency is gone: nodes measure it themselves"),
     ],
 )

@@ -9,7 +9,7 @@ from ..output import byte_size, print_json
 from .shared import (
     TABLE,
     failures_in_one_line,
-    first_line,
+    gone,
     job,
     progress,
     read_source,
@@ -23,12 +23,9 @@ from .shared import (
 @click.argument("table", type=TABLE)
 @source_options
 @storage_option
-@click.option("--follow", is_flag=True, help="Repeat every --every seconds until Ctrl-C.")
-@click.option(
-    "--every", type=click.FloatRange(min=1.0), default=60.0, show_default=True, help="Interval of --follow in seconds."
-)
+@gone("--follow", "a service that needs no Spark is `qmq archive TABLE`, with the same options")
 @json_option
-def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any) -> None:
+def archive(table: str, as_json: bool, **source: Any) -> None:
     """Add new messages to an archive (a Delta table).
 
     TABLE is a directory, or an address such as s3://bucket/archive. Each run begins where the last one ended and adds
@@ -36,33 +33,17 @@ def archive(table: str, follow: bool, every: float, as_json: bool, **source: Any
     times as the first.
     """
     options = read_source(is_for_table=True, **source)
-    from ...spark.archive.run import Archived
     from ...spark.jobs import archive as jobs
 
-    def added(done: Archived) -> bool:
-        if as_json:
-            print_json(done.as_json())
-        elif done.rows or not follow:
-            files = f"{done.files} files, {byte_size(done.bytes)}"
-            if done.missing:
-                click.echo(f"no node has these any more, so the archive begins without them: {done.missing}", err=True)
-            click.echo(f"{done.rows} messages added in {done.seconds:.1f} s ({files}, {done.commits} commits)")
-        return True
-
-    def failed(error: Exception, pause: float) -> None:
-        click.echo(f"{first_line(str(error))}; retry in {pause:g} s", err=True)
-
-    with job("archive") as spark:
-        try:
-            if follow:
-                jobs.follow(spark, options, table, every_seconds=every, on_run=added, failed=failed)
-            else:
-                with progress("archive", quiet=as_json) as show:
-                    done = jobs.archive(spark, options, table, report=show)
-                added(done)
-        except KeyboardInterrupt:
-            if not follow:
-                raise
+    with job("archive") as spark, progress("archive", quiet=as_json) as show:
+        done = jobs.archive(spark, options, table, report=show)
+    if as_json:
+        print_json(done.as_json())
+        return
+    if done.missing:
+        click.echo(f"no node has these any more, so the archive begins without them: {done.missing}", err=True)
+    files = f"{done.files} files, {byte_size(done.bytes)}"
+    click.echo(f"{done.rows} messages added in {done.seconds:.1f} s ({files}, {done.commits} commits)")
 
 
 @click.command

@@ -180,14 +180,7 @@ def serve(archiver: "Archiver", reporter: "Reporter", every: float, pause: Calla
                 warn(f"{what}: {in_one_line(error)}")
         return not archiver.is_stopping
 
-    follow(
-        archiver.run,
-        every_seconds=every,
-        on_run=on_run,
-        failed=reporter.failed,
-        pause=pause,
-        mended_later=(Exception,),
-    )
+    follow(archiver.run, every_seconds=every, on_run=on_run, failed=reporter.failed, pause=pause)
 
 
 class Reporter:

@@ -4,21 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 
-from qmq.errors import NotConnected
 from qmq.spark import history
 from qmq.spark.archive.archiver import Archiver
-from qmq.spark.archive.run import Archived
-from qmq.spark.archive.table import ArchiveError
 from qmq.spark.archive.upkeep import compact
-from qmq.spark.jobs import archive as jobs
 from qmq.spark.jobs.archive import archive, read_archive
 from qmq.spark.jobs.messages import read_messages
-from qmq.spark.reading.options import BadOption, Options, read_options
-from qmq.spark.reading.plan import DataLoss
-from qmq.spark.reading.remote import Servers
-from tests.spark.connector.test_remote import JournalNode
+from qmq.spark.reading.options import read_options
 from tests.spark.rig import A, batch, messages, node, split
 
 
@@ -80,60 +72,3 @@ def test_spark_and_the_process_without_it_go_on_where_the_other_stopped(spark: A
     assert added == [20, 20, 20, 20]
     assert sorted(row.sequence for row in read_archive(spark, made).collect()) == [*range(1, 81)]
     assert history(spark, made, path=str(tmp_path / "a")).count() == 80
-
-
-def test_a_run_whose_workers_reach_no_node_says_so_as_the_driver_does(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that follows then tries again later."""
-    node_alone = JournalNode(split(A, 1, 30, 5))
-    planned = Servers.plan
-
-    def plan_and_go_away(*given: Any, **said: Any) -> Any:
-        parts = planned(*given, **said)
-        node_alone.close()
-        return parts
-
-    monkeypatch.setattr(Servers, "plan", plan_and_go_away)
-
-    with pytest.raises(NotConnected, match="is a node running there"):
-        archive(spark, read_options({"servers": node_alone.address}), str(tmp_path / "table"))
-
-
-def following(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> list[str]:
-    """What a run that follows reports, if its runs fail in turn and then one goes well."""
-    reports: list[str] = []
-    left = list(errors)
-
-    def turn(*_: Any) -> Archived:
-        if left:
-            raise left.pop(0)
-        return Archived()
-
-    monkeypatch.setattr(jobs, "archive", turn)
-    nothing: Any = None
-    jobs.follow(
-        nothing,
-        Options(paths=("x",)),
-        "t",
-        every_seconds=0.0,
-        on_run=lambda _: False,
-        failed=lambda error, pause: reports.append(str(error)),
-    )
-    return reports
-
-
-def test_a_run_that_follows_goes_on_after_an_error_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert following(monkeypatch, PySparkException("a worker was killed")) == ["a worker was killed"]
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ArchiveError("another table"), DataLoss("dropped"), BadOption("unknown"), ConnectionRefusedError("Spark is gone")],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_run_that_follows_ends_at_once_with_what_no_later_run_can_mend(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    with pytest.raises(type(error)):
-        following(monkeypatch, error)

@@ -35,7 +35,7 @@ KILLS = "cabacb"
 def test_history_is_kept_proven_and_sent_again(spark: Any, mesh: Cluster, tmp_path: Path) -> None:
     servers = ",".join("{}:{}".format(*mesh.address(name)) for name in mesh.names)
     table = tmp_path / "table"
-    follow = ["-m", "qmq", "pipeline", "archive", "--servers", servers, "--follow", "--every", "1", str(table)]
+    follow = ["-m", "qmq", "archive", str(table), "--servers", servers, "--every", "1"]
     publishers = [publisher(mesh, name, ORDERS) for name in mesh.names] + [publisher(mesh, "b", JOBS)]
     consumer = Consumer([mesh.address(name) for name in mesh.names], JOBS)
     for worker in (*publishers, consumer):
