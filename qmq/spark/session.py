@@ -21,7 +21,7 @@ LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress":
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "8",
     # For a worker to connect; on a busy machine the usual 15 s are too short.
@@ -31,8 +31,9 @@ DEFAULTS: Final = {
     # Before there is a session whose level could be set, the JVM has had its say.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
 }
-CHATTER: Final = b"WARNING: Using incubator modules: jdk.incubator.vector"
+CHATTER: Final = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 """Java writes this about a module that Spark asks for, and has no option to be silent about it."""
+READ_BYTES: Final = 64 << 10
 
 
 def session(app_name: str = "qmq") -> SparkSession:
@@ -66,10 +67,9 @@ def _launch(conf: SparkConf) -> Any:
 
 
 def _pass_on(reading: int) -> None:
-    with open(reading, "rb") as lines, open(2, "wb", buffering=0, closefd=False) as stderr:
-        for line in lines:
-            if line.rstrip() != CHATTER:
-                stderr.write(line)
+    with open(reading, "rb", buffering=0) as said, open(2, "wb", buffering=0, closefd=False) as stderr:
+        while data := said.read(READ_BYTES):  # what there is: a progress bar has no end of line
+            stderr.write(data.replace(CHATTER, b""))
 
 
 def chosen_elsewhere() -> bool:

@@ -15,20 +15,15 @@ from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import read_options
 from qmq.spark.typed.job import tables
 
-
-def nothing(done: int, total: int) -> None:
-    """A bar that would be shown."""
-
-
 early, late, table, typed = sys.argv[1:]
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
-archived = archive(spark, read_options({"path": early}), table, report=nothing)
+archived = archive(spark, read_options({"path": early}), table)
 rows = history(spark, table, path=late).collect()
 done = tables(read_options({"path": late}), typed)
 typed_rows = read_archive(spark, typed).collect()
 directory = DataDirectory(late)
 found = audit([directory])
-audit_deep(spark, [directory], found, report=nothing)
+audit_deep(spark, [directory], found)
 facts = {
     "is_connect": "connect" in type(spark).__module__,
     "archived": archived.rows,

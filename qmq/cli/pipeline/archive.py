@@ -11,7 +11,6 @@ from .shared import (
     failures_in_one_line,
     gone,
     job,
-    progress,
     read_source,
     require,
     source_options,
@@ -35,8 +34,8 @@ def archive(table: str, as_json: bool, **source: Any) -> None:
     options = read_source(is_for_table=True, **source)
     from ...spark.jobs import archive as jobs
 
-    with job("archive") as spark, progress("archive", quiet=as_json) as show:
-        done = jobs.archive(spark, options, table, report=show)
+    with job("archive") as spark:
+        done = jobs.archive(spark, options, table)
     if as_json:
         print_json(done.as_json())
         return

@@ -9,7 +9,7 @@ import click
 
 from ..options import json_option
 from ..output import Failed, print_json, show_table
-from .shared import PATH, choosing_options, gone, job, login_options, progress, read_source
+from .shared import PATH, choosing_options, gone, job, login_options, read_source
 
 FINDINGS_SHOWN = 50
 MEASURED = "nodes measure it themselves, see the metrics qmq_link_delay_seconds and qmq_link_up"
@@ -58,8 +58,8 @@ def audit(nodes: tuple[str, ...], deep: bool, as_json: bool, **source: Any) -> N
     except OSError as error:
         raise Failed.by(error) from error
     if deep:
-        with job("audit") as spark, progress("audit", quiet=as_json) as show:
-            jobs.audit_deep(spark, directories, found, choice=choice, report=show)
+        with job("audit") as spark:
+            jobs.audit_deep(spark, directories, found, choice=choice)
     if as_json:
         print_json(
             {

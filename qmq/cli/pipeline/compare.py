@@ -7,7 +7,7 @@ import click
 
 from ..options import json_option
 from ..output import print_json
-from .shared import TABLE, choosing_options, given_source, job, login_options, progress, read_source, storage_option
+from .shared import TABLE, choosing_options, given_source, job, login_options, read_source, storage_option
 
 DIFFERENCES_SHOWN = 50
 
@@ -29,12 +29,10 @@ def compare(left: str, right: str, everything: bool, as_json: bool, **source: An
     """
     read_source(archive=left, paths=(), servers=None, more=(), **source)  # errors are reported before Spark starts
     given = given_source(paths=(), servers=None, more=(), **source)
-    with job("compare") as spark, progress("compare", quiet=as_json) as show:
+    with job("compare") as spark:
         from ...spark.jobs import compare as jobs
-        from ...spark.jobs.tasks import watched
 
-        with watched(spark, show):
-            found = jobs.compare(spark, left, right, everything=everything, given=given)
+        found = jobs.compare(spark, left, right, everything=everything, given=given)
     if as_json:
         print_json(jobs.as_json(found))
     else:

@@ -8,7 +8,7 @@ import click
 
 from ..options import FILE, json_option
 from ..output import body_text, print_json, table
-from .shared import archive_option, given_source, job, progress, read_source, source_options
+from .shared import archive_option, given_source, job, read_source, source_options
 
 GROUPS_SHOWN = 40
 
@@ -26,16 +26,14 @@ def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **sou
     again, and send the others with qmq pipeline replay --list.
     """
     read_source(archive=archive, **source)
-    with job("dead-letters") as spark, progress("dead letters", quiet=as_json) as show:
+    with job("dead-letters") as spark:
         from ...spark.jobs import dead_letters as jobs
-        from ...spark.jobs.tasks import watched
 
         dead_letters = jobs.read_dead_letters(spark, given_source(**source), archive).cache()
-        with watched(spark, show):
-            found = jobs.dead_letters(dead_letters)
-            if redrive is not None:
-                with open(redrive, "w", encoding="utf-8") as file:
-                    file.writelines(f"{line}\n" for line in jobs.redrive_lines(dead_letters))
+        found = jobs.dead_letters(dead_letters)
+        if redrive is not None:
+            with open(redrive, "w", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in jobs.redrive_lines(dead_letters))
     if as_json:
         for group in found:
             times = {"first": group.first.isoformat(), "last": group.last.isoformat()}

@@ -7,7 +7,7 @@ import click
 
 from ..options import FILE, json_option
 from ..output import body_text, byte_size, print_json
-from .shared import archive_option, given_source, job, progress, read_source, source_options
+from .shared import archive_option, given_source, job, read_source, source_options
 
 
 @click.command
@@ -48,11 +48,10 @@ def replay(
     nodes = send_to or source["servers"]
     if not dry_run and not (nodes and name):
         raise click.UsageError("give --name, and the nodes with --send-to; or --dry-run")
-    with job("replay") as spark, progress("replay", quiet=as_json) as show:
+    with job("replay") as spark:
         from ...spark.jobs import replay as jobs
         from ...spark.jobs.dead_letters import read_list
         from ...spark.jobs.messages import read_messages
-        from ...spark.jobs.tasks import watched
 
         given = given_source(**source)
         if archive is not None:
@@ -63,11 +62,10 @@ def replay(
                 chosen = jobs.choose_listed(spark, messages, read_list(file), where=where, to=destination)
         else:
             chosen = jobs.choose(messages, where=where, to=destination)
-        with watched(spark, show):
-            found = jobs.plan(chosen)
-            if not dry_run and found.messages:
-                logins = {key: source[key] for key in ("login", "passcode", "cafile") if source[key]}
-                jobs.send(chosen, {"servers": nodes, **logins}, name=name or "", rate=rate, tasks=tasks)
+        found = jobs.plan(chosen)
+        if not dry_run and found.messages:
+            logins = {key: source[key] for key in ("login", "passcode", "cafile") if source[key]}
+            jobs.send(chosen, {"servers": nodes, **logins}, name=name or "", rate=rate, tasks=tasks)
     if as_json:
         samples = [{**one, "time": one["time"].isoformat(), "body": body_text(one["body"])} for one in found.samples]
         facts = {"messages": found.messages, "bytes": found.bytes, "by_destination": found.by_destination}

@@ -1,8 +1,7 @@
-"""Shared by the commands of all jobs: options of the source, a Spark session, a progress bar."""
+"""Shared by the commands of all jobs: options of the source, a Spark session."""
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -211,21 +210,6 @@ def job(name: str) -> Iterator["SparkSession"]:
         raise Failed.by(error) from error
     except (PySparkException, Py4JError) as error:
         raise Failed(first_line(str(error))) from error
-
-
-@contextmanager
-def progress(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr; none if `quiet`, or if stderr is no terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.length = total
-            bar.update(done - bar.pos)
-
-        yield show
 
 
 def first_line(text: str) -> str:

@@ -7,7 +7,7 @@ import click
 
 from ..options import json_option
 from ..output import print_json, show_table
-from .shared import given_source, gone, job, progress, read_source, source_options
+from .shared import given_source, gone, job, read_source, source_options
 
 ROWS_SHOWN = 40
 
@@ -31,10 +31,8 @@ def stats(window: str, as_json: bool, **source: Any) -> None:
     given = given_source(**source)
     with job("stats") as spark:
         from ...spark.jobs import stats as jobs
-        from ...spark.jobs.tasks import watched
 
-        with progress("stats", quiet=as_json) as show, watched(spark, show):
-            found = jobs.stats(jobs.read_records(spark, given), window=window)
+        found = jobs.stats(jobs.read_records(spark, given), window=window)
     if found.is_cut:
         click.echo(
             f"only the first {len(found.windows):,} windows: choose destinations, or a longer --window", err=True

@@ -22,13 +22,13 @@ from qmq.spark.archive.run import Archived
 from qmq.spark.archive.storage import directory_of, place_of, settings, with_settings
 from qmq.spark.archive.table import open_table
 from qmq.spark.jobs.known_files import KnownFile, frame_of_files
-from qmq.spark.jobs.tasks import ProgressReport, frame_of, results_of, watched
+from qmq.spark.jobs.tasks import frame_of, results_of
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.place import open_place
 from qmq.spark.reading.plan import Part
 
 
-def archive(spark: SparkSession, options: Options, table: str, *, report: ProgressReport | None = None) -> Archived:
+def archive(spark: SparkSession, options: Options, table: str) -> Archived:
     """`run.archive` with Spark's workers, a file of each part and day. Raises as that one, and errors of Spark."""
 
     def write(parts: Sequence[Part]) -> list[dict[str, Any]]:
@@ -38,8 +38,7 @@ def archive(spark: SparkSession, options: Options, table: str, *, report: Progre
             with with_settings(keys):
                 return write_parts([item[1]], options, place, f"{name}-{item[0]:05d}")
 
-        with watched(spark, report):
-            return results_of(spark, list(enumerate(parts)), work)
+        return results_of(spark, list(enumerate(parts)), work)
 
     with closing(open_place(options)) as place:
         return run.archive(place, options, table, write)

@@ -17,8 +17,6 @@ from qmq.storage.format.segment import scan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from qmq.spark.jobs.tasks import ProgressReport
-
 
 def audit_deep(
     spark: "SparkSession",
@@ -26,16 +24,14 @@ def audit_deep(
     found: Audit,
     *,
     choice: Options | None = None,
-    report: "ProgressReport | None" = None,
 ) -> None:
     """Add to `found` what only reading everything shows, or everything of a `choice` (see `audit`)."""
     extents = [extent for directory in directories for extent in extents_of(directory, choice)]
     if not extents:
         return
-    from qmq.spark.jobs.tasks import results_of, watched
+    from qmq.spark.jobs.tasks import results_of
 
-    with watched(spark, report):
-        findings = results_of(spark, extents, verify_extent)
+    findings = results_of(spark, extents, verify_extent)
     known = {finding.where for finding in found.findings}
     found.findings += [finding for finding in findings if finding.where not in known]
     found.bytes_verified += sum(extent.end - extent.start for extent in extents)

@@ -1,13 +1,11 @@
-"""Python work in Spark's workers, a task for each item; the progress of the tasks of a job.
+"""Python work in Spark's workers, a task for each item.
 
 It works on a Spark of this process and through Spark Connect alike. A session of Spark Connect has no `sparkContext`
 and no RDDs; a DataFrame that runs Python over a range of numbers does the same.
 """
 
 import pickle
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -41,41 +39,3 @@ def results_of(spark: SparkSession, items: Sequence[T], work: Callable[[T], Iter
 
     rows = frame_of(spark, items, pickled, "found binary").collect()
     return [one for row in rows for one in pickle.loads(row.found)]
-
-
-ASK_SECONDS: Final = 0.3
-
-ProgressReport = Callable[[int, int], None]
-"""Called with tasks done and tasks in all."""
-
-
-@contextmanager
-def watched(spark: SparkSession, report: ProgressReport | None) -> Iterator[None]:
-    """Report the jobs that the block starts, from a thread of its own; of none through Spark Connect, which has no
-    context to ask.
-    """
-    context = getattr(spark, "sparkContext", None)
-    if report is None or context is None:
-        yield
-        return
-    tracker = context.statusTracker()
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(ASK_SECONDS):
-            done = total = 0
-            for stage_id in tracker.getActiveStageIds():
-                stage = tracker.getStageInfo(stage_id)
-                if stage is not None:
-                    done += stage.numCompletedTasks
-                    total += stage.numTasks
-            if total:
-                report(done, total)
-
-    watcher = threading.Thread(target=watch, name="qmq-progress", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()

@@ -1,8 +1,12 @@
 """The session of a job, in a process of its own."""
 
+import os
 import subprocess
 import sys
 
+import pytest
+
+from qmq.spark import session
 from tests.spark.processes.test_cluster import ROOT
 
 JOB = """
@@ -31,3 +35,13 @@ def test_a_job_writes_only_what_it_has_to_say_and_is_patient_with_its_workers() 
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "120\n", "said by Java\n")
+
+
+def test_a_progress_bar_of_java_is_shown_before_its_line_ends(capfd: pytest.CaptureFixture[str]) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, session.CHATTER + b"\r[Stage 0:>    (0 + 2) / 3]")
+    os.close(writing)
+
+    session._pass_on(reading)
+
+    assert capfd.readouterr().err == "\r[Stage 0:>    (0 + 2) / 3]"
