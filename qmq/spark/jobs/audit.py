@@ -15,8 +15,7 @@ have, and what is given up in them, is not missing in the others. Lag is not rep
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
-from typing import Final
+from contextlib import closing
 
 from qmq.errors import CorruptLog
 from qmq.model.dots import Vector, merge
@@ -36,18 +35,13 @@ from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import is_left_out
 from qmq.spark.reading.remote import read_journal
-from qmq.spark.reading.segments import NotBegun, SegmentFile, SegmentListing
+from qmq.spark.reading.segments import NotBegun, SegmentFile, SegmentListing, notes_of
 from qmq.storage.disk.disk import ReadOnlyDisk
-from qmq.storage.format.batch import GAPS, BatchHead, read_head, unpack_records, verify_batch
-from qmq.storage.format.lost_record import LostRange, unpack_lost
+from qmq.storage.format.lost_record import unpack_lost
 from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import read_summary, scan
 
 __all__ = ["Audit", "Finding", "ReportedLoss", "audit", "audit_deep"]
-
-
-_BEGINS: Final = bytes([0xCF, RecordKind.GONE])
-"""How every record writes its kind: the mark of a msgpack integer, and its highest byte."""
 
 
 def audit(
@@ -146,9 +140,9 @@ def _walk_server(options: Options, found: Audit) -> JournalWalk:
                 continue
             head = lost_range.head
             if head.origin.node == walk.node:
-                if head.attributes & GAPS:
-                    _note_gaps(walk, head, piece)
-                walk.lost.update(dict.fromkeys(losses_of(head, piece)))
+                for given_up, through in notes_of(head, piece, RecordKind.GAP, unpack_gap):
+                    walk.given_up.add(given_up, 0, through)
+                walk.lost.update(dict.fromkeys(notes_of(head, piece, RecordKind.GONE, unpack_lost)))
             walk.take(head.origin, head.first, head.last, "", head.count)
         found.bytes_verified += len(data)
     for origin, last in status.base.items():
@@ -192,46 +186,6 @@ def _learn_compacted(walk: JournalWalk, listing: SegmentListing) -> None:
 
 def _learn_gaps(walk: JournalWalk, segment: SegmentFile, listing: SegmentListing) -> None:
     """Ranges that the node itself has noted as given up, never to come, or lost."""
-    for given_up, through in segment.given_up(listing).items():
+    for given_up, through in segment.notes(listing, RecordKind.GAP, unpack_gap):
         walk.given_up.add(given_up, 0, through)
-    walk.lost.update(dict.fromkeys(losses_in(segment, listing)))
-
-
-def _note_gaps(walk: JournalWalk, head: BatchHead, batch: bytes) -> None:
-    for record in unpack_records(head, batch):
-        if record[2] >> 56 == RecordKind.GAP:
-            lost, through = unpack_gap(record[5])
-            walk.given_up.add(lost, 0, through)
-
-
-def losses_in(segment: SegmentFile, listing: SegmentListing) -> Iterator[LostRange]:
-    """The lost ranges that a segment's node has noted in it (GONE records); damaged batches are skipped.
-
-    No mark in a batch's head shows them. An index shows that some are in its segment, but not where; without one, their
-    first bytes are searched for, which costs a read of the file and finds a few batches too many.
-
-    Raises FileNotFoundError when the node has dropped it meanwhile.
-    """
-    index = listing.footer
-    if index is not None and not any(
-        kind == RecordKind.GONE and origin.node == segment.node for origin, kind in index.kinds
-    ):
-        return
-    data = segment.path.read_bytes()
-    if _BEGINS not in data:
-        return
-    for entry in listing.entries:
-        if entry.origin.node == segment.node:
-            with suppress(CorruptLog):  # reported by the reader of that batch
-                head = read_head(data, entry.offset)
-                if head is not None:
-                    batch = data[entry.offset : entry.offset + head.size]
-                    yield from losses_of(verify_batch(batch), batch)
-
-
-def losses_of(head: BatchHead, batch: bytes) -> Iterator[LostRange]:
-    """The same of one batch that was verified. Raises CorruptLog when a record is none."""
-    if _BEGINS in batch:
-        for record in unpack_records(head, batch):
-            if record[2] >> 56 == RecordKind.GONE:
-                yield unpack_lost(record[5])
+    walk.lost.update(dict.fromkeys(segment.notes(listing, RecordKind.GONE, unpack_lost)))

@@ -11,9 +11,10 @@ from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import Part, available, plan, plan_nodes
 from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
-from qmq.spark.reading.segments import SegmentFile, SegmentListing, ranges_of
+from qmq.spark.reading.segments import ranges_of
 from qmq.spark.reading.status import StatusClients
 from qmq.spark.reading.tables import rows_of
+from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.unix_socket import SOCKET_NAME
 
 
@@ -69,8 +70,9 @@ class Files:
                 held = held.plus(listing.ranges() if all_counts else ranges_of(listing.whole_entries()))
                 for entry in listing.compacted:
                     excused.add(entry.origin, entry.first - 1, entry.last)
-                for origin, last in _given_up(segment, listing).items():
-                    excused.add(origin, 0, last)
+                with suppress(FileNotFoundError):  # Retention of the running node was quicker.
+                    for origin, last in segment.notes(listing, RecordKind.GAP, unpack_gap):
+                        excused.add(origin, 0, last)
         return beginning(held, excused, have)
 
     def plan(
@@ -99,10 +101,3 @@ class Files:
 
     def close(self) -> None:
         self._clients.close()
-
-
-def _given_up(segment: SegmentFile, listing: SegmentListing) -> Vector:
-    try:
-        return segment.given_up(listing)
-    except FileNotFoundError:
-        return {}  # Retention of the running node was quicker.

@@ -5,17 +5,16 @@ ended. Bytes behind the last whole batch of the last segment are not there yet; 
 unless the node has quarantined it already.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from qmq.errors import CorruptLog
-from qmq.model.dots import Vector, merge
 from qmq.spark.reading.ranges import RangeMap
 from qmq.storage.disk.disk import DiskFile, ReadOnlyDisk
 from qmq.storage.format.batch import GAPS, HEAD_BYTES, REST, BatchHead, read_head, unpack_records, verify_batch
-from qmq.storage.format.record import RecordKind, unpack_gap
+from qmq.storage.format.record import RecordKind
 from qmq.storage.format.segment import (
     JOURNAL,
     BatchEntry,
@@ -27,6 +26,8 @@ from qmq.storage.format.segment import (
     read_segment_head,
     scan,
 )
+
+T = TypeVar("T")
 
 PIECE_BYTES: Final = 1 << 20
 """Of a segment without an index that are read at once."""
@@ -63,8 +64,8 @@ class SegmentListing(NamedTuple):
     compacted: tuple[BatchEntry, ...] = ()
     """Those of `entries` that have fewer records than sequences, or a mark in the place of the last one. In a journal
     they stand for a range of which only a part was left when the node asked for it."""
-    gaps: tuple[tuple[int, int], ...] = ()
-    """Offsets (start, end) of batches with what was given up; of a segment without an index."""
+    noted: tuple[BatchEntry, ...] = ()
+    """Those of `entries` that may say what was given up or lost; of a segment without an index."""
 
     @property
     def reach(self) -> int:
@@ -103,6 +104,19 @@ def is_compacted(entry: BatchEntry) -> bool:
 def has_mark(head: BatchHead, batch: bytes) -> bool:
     """Whether the last record of a rest is the mark of its end, and no record of its origin (`snapshot_batch`)."""
     return bool(head.attributes & REST) and unpack_records(head, batch)[-1][2] >> 56 == RecordKind.GAP
+
+
+def notes_of(head: BatchHead, batch: bytes, kind: RecordKind, unpack: Callable[[bytes], T]) -> Iterator[T]:
+    """As `SegmentFile.notes`, of one batch that was verified. Raises CorruptLog when a record is none."""
+    if _mark_of(kind) in batch:
+        for record in unpack_records(head, batch):
+            if record[2] >> 56 == kind:
+                yield unpack(record[5])
+
+
+def _mark_of(kind: RecordKind) -> bytes:
+    """How every record writes its kind: the mark of a msgpack integer, and its highest byte."""
+    return bytes([0xCF, kind])
 
 
 def ranges_of(entries: Iterable[BatchEntry]) -> RangeMap:
@@ -187,35 +201,25 @@ class SegmentFile:
         self.holes = ((0, first), *self.holes)
         return SegmentHead(self.base, JOURNAL, self.node, 0, {}, first)
 
-    def given_up(self, listing: SegmentListing) -> Vector:
-        """What its node says in it that it will not get: origin → the last such sequence; damaged batches say nothing.
+    def notes(self, listing: SegmentListing, kind: RecordKind, unpack: Callable[[bytes], T]) -> Iterator[T]:
+        """What its node has noted in it about itself, by records of one kind: GAP (what it will not get) or GONE (what
+        is lost). Damaged batches say nothing.
 
         Raises FutureVersion, and FileNotFoundError as `list`.
         """
-        found: Vector = {}
+        index = listing.footer
+        if index is not None and not any(one == kind and origin.node == self.node for origin, one in index.kinds):
+            return
         with open(self.path, "rb") as file:
-            for start, end in self._gap_places(file, listing):
-                file.seek(start)
-                batch = file.read(end - start)
-                with suppress(CorruptLog):  # reported by the reader of that batch
-                    head = verify_batch(batch)
-                    for record in unpack_records(head, batch):
-                        if record[2] >> 56 == RecordKind.GAP and head.origin.node == self.node:
-                            merge(found, dict([unpack_gap(record[5])]))
-        return found
-
-    def _gap_places(self, file: BinaryIO, listing: SegmentListing) -> Iterator[tuple[int, int]]:
-        """Where batches with GAP records stand, at least those of the node itself."""
-        if listing.footer is None:
-            yield from listing.gaps
-        elif any(kind == RecordKind.GAP and origin.node == self.node for origin, kind in listing.footer.kinds):
-            for entry in listing.entries:
+            for entry in listing.noted if index is None else listing.entries:
                 if entry.origin.node == self.node:
-                    file.seek(entry.offset)
-                    with suppress(CorruptLog):
+                    with suppress(CorruptLog):  # reported by the reader of that batch
+                        file.seek(entry.offset)
                         head = read_head(file.read(HEAD_BYTES))
-                        if head is not None and head.attributes & GAPS:
-                            yield entry.offset, entry.offset + head.size
+                        if head is not None and (kind != RecordKind.GAP or head.attributes & GAPS):
+                            file.seek(entry.offset)
+                            batch = file.read(head.size)
+                            yield from notes_of(verify_batch(batch), batch, kind, unpack)
 
     def extent(self, start: int, end: int) -> Extent:
         return Extent(str(self.path), self.node, self.base, start, end, self.holes)
@@ -234,7 +238,7 @@ class SegmentFile:
 
     def _scan(self, file: DiskFile, known: SegmentListing) -> SegmentListing:
         begin = known.end or self.head().size
-        entries, gaps, compacted = list(known.entries), list(known.gaps), list(known.compacted)
+        entries, noted, compacted = list(known.entries), list(known.noted), list(known.compacted)
         damage = [found for found in known.damage if found[0] < begin]  # what is behind that is looked at once more
         end = begin
         # What a sealing left behind the batches, or was left of an index, counts as nothing.
@@ -253,15 +257,16 @@ class SegmentFile:
                     )
                 )
                 end = at + found.end
-                if is_compacted(entries[-1]) or has_mark(head, piece[found.start : found.end]):
+                batch = piece[found.start : found.end]
+                if is_compacted(entries[-1]) or has_mark(head, batch):
                     compacted.append(entries[-1])
-                if head.attributes & GAPS:
-                    gaps.append((at + found.start, end))
+                if head.attributes & GAPS or _mark_of(RecordKind.GONE) in batch:
+                    noted.append(entries[-1])
             begin = stop
         # An index right behind the last batch: the file that came next is lost, and this one is whole.
         if self.batches_end is None or damage and damage[-1][0] >= end and is_sealed(file, end):
             damage = [(start, stop) for start, stop in damage if start < end]
-        return SegmentListing(entries, end, False, tuple(damage), None, tuple(compacted), tuple(gaps))
+        return SegmentListing(entries, end, False, tuple(damage), None, tuple(compacted), tuple(noted))
 
 
 def _spans(file: DiskFile, begin: int, end: int) -> Iterator[tuple[int, bytes, BatchSpan]]:
