@@ -10,9 +10,8 @@ from qmq.spark.reading.columns import EVERYTHING, Columns, Piece
 from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import is_left_out, may_be_asked
-from qmq.spark.reading.segments import Extent, NotBegun
+from qmq.spark.reading.segments import Extent, NotBegun, spans_in
 from qmq.storage.format.batch import REST, BatchHead
-from qmq.storage.format.segment import scan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,8 +61,6 @@ def verify_extent(extent: Extent) -> list[Finding]:
 
     Raises FileNotFoundError where the directory is not there, as on a machine that does not share it.
     """
-    findings: list[Finding] = []
-    begin = extent.start
     try:
         with open(extent.path, "rb") as file:
             data = file.read(extent.end)
@@ -71,18 +68,15 @@ def verify_extent(extent: Extent) -> list[Finding]:
         if not Path(extent.path).parent.is_dir():
             raise  # This worker does not see the files.
         return []  # Retention of the running node was quicker.
-    for start, stop in [*extent.holes, (extent.end, extent.end)]:
-        piece = data[begin : max(begin, min(start, extent.end))]
-        for found in scan(piece):
-            offset = begin + found.start
-            if found.head is None:
-                findings.append(damaged(extent.node, extent.path, offset, begin + found.end))
-            elif not is_true(found.head, piece[found.start : found.end]):
-                where = f"{extent.path} {offset}: its records are not those that it announces"
-                findings.append(
-                    Finding(extent.node, CORRUPT, str(found.head.origin), found.head.first, found.head.last, where)
-                )
-        begin = max(begin, stop)
+    findings: list[Finding] = []
+    for at, piece, found in spans_in(data, extent):
+        offset = at + found.start
+        if found.head is None:
+            findings.append(damaged(extent.node, extent.path, offset, at + found.end))
+        elif not is_true(found.head, piece[found.start : found.end]):
+            where = f"{extent.path} {offset}: its records are not those that it announces"
+            head = found.head
+            findings.append(Finding(extent.node, CORRUPT, str(head.origin), head.first, head.last, where))
     return findings
 
 

@@ -8,7 +8,7 @@ unless the node has quarantined it already.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from qmq.errors import CorruptLog
 from qmq.spark.reading.ranges import RangeMap
@@ -289,6 +289,16 @@ def _spans(file: DiskFile, begin: int, end: int) -> Iterator[tuple[int, bytes, B
             return
         # A batch longer than a piece, or damage: only what follows can show which.
         size = PIECE_BYTES if begin > at else end - begin
+
+
+def spans_in(data: Any, extent: Extent) -> Iterator[tuple[int, bytes, BatchSpan]]:
+    """The same of `extent`, whose file is `data`, without its holes."""
+    begin = extent.start
+    for start, stop in [*extent.holes, (extent.end, extent.end)]:
+        piece = data[begin : max(begin, min(start, extent.end))]
+        for found in scan(piece):
+            yield begin, piece, found
+        begin = max(begin, stop)
 
 
 def _compacted_of(file: DiskFile, index: Footer) -> Iterator[BatchEntry]:

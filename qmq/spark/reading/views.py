@@ -5,6 +5,7 @@ views are small tables that planning has made already.
 """
 
 import mmap
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +19,10 @@ from qmq.spark.reading.columns import EVERYTHING, Columns, Piece
 from qmq.spark.reading.options import BadOption, Options
 from qmq.spark.reading.plan import GO_ON_WITHOUT, DataLoss, Part
 from qmq.spark.reading.ranges import RangeMap
-from qmq.spark.reading.segments import Extent
+from qmq.spark.reading.segments import Extent, spans_in
 from qmq.storage.format.batch import SHARED_VERSION, BatchHead, read_head
 from qmq.storage.format.failure_records import unpack_dead
 from qmq.storage.format.record import RecordKind, unpack_dots
-from qmq.storage.format.segment import scan
 
 ROWS_PER_BATCH: Final = 32_768
 """Rows handed to Spark at once."""
@@ -118,22 +118,13 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
         except ValueError:
             raise CorruptLog(f"{extent.path} is shorter than when it was planned: load again") from None
         if not options.fail_on_data_loss:
-            extent = extent._replace(holes=(*extent.holes, *_damage(data, extent)))
+            # An index does not show damage.
+            spans = [(at + found.start, at + found.end) for at, _, found in spans_in(data, extent) if not found.head]
+            extent = extent._replace(holes=(*extent.holes, *spans))
         try:
             yield from read_batches(data, extent, part.wanted, options, columns)
         except CorruptLog as error:
             raise CorruptLog(f"{extent.path}: {error}") from error
-
-
-def _damage(data: Any, extent: Extent) -> Iterator[tuple[int, int]]:
-    """Offsets (start, end) of what cannot be read in `extent`, besides its holes. An index does not show damage."""
-    begin = extent.start
-    for start, stop in [*extent.holes, (extent.end, extent.end)]:
-        if stop > begin:
-            for found in scan(data[begin : max(begin, min(start, extent.end))]):
-                if found.head is None:
-                    yield begin + found.start, begin + found.end
-            begin = stop
 
 
 def read_batches(
@@ -302,14 +293,9 @@ def _headers(block: bytes) -> dict[str, str]:
     return found
 
 
+_ESCAPES: Final = {r"\\": "\\", r"\n": "\n", r"\r": "\r", r"\c": ":"}
+
+
 def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    plain = {"\\\\": "\\", "\\n": "\n", "\\r": "\r", "\\c": ":"}
-    parts: list[str] = []
-    at = 0
-    while at < len(text):
-        pair = text[at : at + 2]
-        parts.append(plain.get(pair, text[at]))
-        at += 2 if pair in plain else 1
-    return "".join(parts)
+    """What is no escape stays as it is."""
+    return re.sub(r"\\[\\nrc]", lambda found: _ESCAPES[found[0]], text)
