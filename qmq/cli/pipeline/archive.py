@@ -17,12 +17,15 @@ from .shared import (
     storage_option,
 )
 
+SERVICE = "a service that needs no Spark is `qmq archive TABLE`, with the same options"
+
 
 @click.command
 @click.argument("table", type=TABLE)
 @source_options
 @storage_option
-@gone("--follow", "a service that needs no Spark is `qmq archive TABLE`, with the same options")
+@gone("--follow", SERVICE)
+@gone("--every", SERVICE)
 @json_option
 def archive(table: str, as_json: bool, **source: Any) -> None:
     """Add new messages to an archive (a Delta table).

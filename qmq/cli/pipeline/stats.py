@@ -10,6 +10,7 @@ from ..output import print_json, show_table
 from .shared import given_source, gone, job, read_source, source_options
 
 ROWS_SHOWN = 40
+BY_TIMER = "run it by a timer, with --json and the --from and --to of the time that has passed"
 
 
 @click.command
@@ -17,7 +18,8 @@ ROWS_SHOWN = 40
 @click.option(
     "--window", default="1 minute", show_default=True, metavar="TIME", help="Length of a window, such as: 10 minutes."
 )
-@gone("--follow", "run it by a timer, with --json and the --from and --to of the time that has passed")
+@gone("--follow", BY_TIMER)
+@gone("--lateness", BY_TIMER)
 @json_option
 def stats(window: str, as_json: bool, **source: Any) -> None:
     """Show rates, sizes and waiting messages of destinations.
