@@ -9,9 +9,9 @@ from ..output import byte_size, print_json
 from .shared import (
     TABLE,
     failures_in_one_line,
-    gone,
     job,
     read_source,
+    removed_option,
     require,
     source_options,
     storage_option,
@@ -24,8 +24,8 @@ SERVICE = "a service that needs no Spark is `qmq archive TABLE`, with the same o
 @click.argument("table", type=TABLE)
 @source_options
 @storage_option
-@gone("--follow", SERVICE)
-@gone("--every", SERVICE)
+@removed_option("--follow", SERVICE)
+@removed_option("--every", SERVICE)
 @json_option
 def archive(table: str, as_json: bool, **source: Any) -> None:
     """Add new messages to an archive (a Delta table).

@@ -9,7 +9,7 @@ import click
 
 from ..options import json_option
 from ..output import Failed, print_json, show_table
-from .shared import PATH, choosing_options, gone, job, login_options, read_source
+from .shared import PATH, choosing_options, job, login_options, read_source, removed_option
 
 FINDINGS_SHOWN = 50
 MEASURED = "nodes measure it themselves, see the metrics qmq_link_delay_seconds and qmq_link_up"
@@ -20,8 +20,8 @@ MEASURED = "nodes measure it themselves, see the metrics qmq_link_delay_seconds 
 @login_options
 @choosing_options
 @click.option("--deep", is_flag=True, help="Read everything and verify every checksum, with Spark.")
-@gone("--latency", MEASURED)
-@gone("--no-latency", MEASURED)
+@removed_option("--latency", MEASURED)
+@removed_option("--no-latency", MEASURED)
 @json_option
 def audit(nodes: tuple[str, ...], deep: bool, as_json: bool, **source: Any) -> None:
     """Find records that are missing, doubled, out of order or corrupt.

@@ -98,14 +98,15 @@ archive_option: Callable[[F], F] = together(
 )
 
 
-def gone(option: str, successor: str) -> Callable[[F], F]:
+def removed_option(option: str, successor: str) -> Callable[[F], F]:
     """An option that there was: an error says what to do in its place."""
 
     def refuse(ctx: click.Context, param: click.Parameter, is_given: bool) -> None:
         if is_given:
             raise click.UsageError(f"{option} is gone: {successor}")
 
-    return click.option(option, is_flag=True, hidden=True, expose_value=False, callback=refuse)
+    text = f"Gone: {successor}."
+    return click.option(option, is_flag=True, hidden=True, expose_value=False, callback=refuse, help=text)
 
 
 def given_source(

@@ -7,7 +7,7 @@ import click
 
 from ..options import json_option
 from ..output import print_json, show_table
-from .shared import given_source, gone, job, read_source, source_options
+from .shared import given_source, job, read_source, removed_option, source_options
 
 ROWS_SHOWN = 40
 BY_TIMER = "run it by a timer, with --json and the --from and --to of the time that has passed"
@@ -18,8 +18,8 @@ BY_TIMER = "run it by a timer, with --json and the --from and --to of the time t
 @click.option(
     "--window", default="1 minute", show_default=True, metavar="TIME", help="Length of a window, such as: 10 minutes."
 )
-@gone("--follow", BY_TIMER)
-@gone("--lateness", BY_TIMER)
+@removed_option("--follow", BY_TIMER)
+@removed_option("--lateness", BY_TIMER)
 @json_option
 def stats(window: str, as_json: bool, **source: Any) -> None:
     """Show rates, sizes and waiting messages of destinations.
