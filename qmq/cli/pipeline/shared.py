@@ -153,14 +153,13 @@ def read_source(
     *,
     archive: str | None = None,
     needs_spark: bool = True,
-    is_stream: bool = False,
     is_for_table: bool = False,
     **source: Any,
 ) -> "Options":
     """The options of `given_source`, checked; an archive takes the place of a path.
 
-    Options of streams are refused unless it `is_stream`, and so are those of a frame if it `is_for_table`: a table has
-    its own columns, and begins where it ended.
+    Options of streams are refused, and so are those of a frame if it `is_for_table`: a table has its own columns, and
+    begins where it ended.
     """
     if needs_spark:
         require_spark()
@@ -171,8 +170,7 @@ def read_source(
         if source["paths"]:
             raise click.UsageError("give --archive or --path, not both")
     try:
-        if not is_stream:
-            refuse(given, STREAMING, ONE_READ)
+        refuse(given, STREAMING, ONE_READ)
         if is_for_table:
             refuse(given, FRAME, "the table decides that")
         return read_options(given, of_archive=archive is not None)

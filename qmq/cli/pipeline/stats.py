@@ -29,7 +29,7 @@ def stats(window: str, as_json: bool, **source: Any) -> None:
 
     Failures of a retired node's messages count again with the node that adopts them.
     """
-    read_source(**source, view="records", is_stream=out is not None)  # errors are reported before Spark starts
+    read_source(**source, view="records")  # errors are reported before Spark starts
     given = given_source(**source)
     with job("stats") as spark:
         from ...spark.jobs import stats as jobs
