@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_archive_history_tables_and_deep_audit_run_through_spark_connect(store: StoreProcess, tmp_path: Path) -> None:
     """The archive is in an object store, the typed table in a directory."""
     bodies = [record(n, b'{"n": %d}' % n if n < 6 else b"no json") for n in range(1, 7)]
