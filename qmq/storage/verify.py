@@ -35,6 +35,7 @@ from qmq.storage.queues.choice import QUEUES_FILE
 from qmq.storage.queues.plan import PartitionRow
 from qmq.storage.queues.rows import Raw, sound_row
 from qmq.storage.queues.scan import walk
+from qmq.storage.queues.stored_run import StoredRun
 
 PREVIEW_BYTES: Final = 200
 DAMAGED_SHOWN_MAX: Final = 1000
@@ -330,8 +331,18 @@ def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
             damaged.append(f"{partition.origin}:{raw[1]} of {partition.queue}")
         return is_sound
 
+    def look_at_run(partition: PartitionRow, run: StoredRun) -> bool:
+        nonlocal rows
+        waiting = run.waiting_sequences()
+        rows += len(waiting)
+        if not (is_sound := run.is_sound()) and len(damaged) < DAMAGED_SHOWN_MAX:
+            damaged.append(f"{partition.origin}:{waiting[0]}-{waiting[-1]} of {partition.queue}")
+        return is_sound
+
     return _verify(
-        directory / name, lambda reader: walk(reader, look), lambda: DatabaseReport(name, rows, tuple(damaged), None)
+        directory / name,
+        lambda reader: walk(reader, look, look_at_run),
+        lambda: DatabaseReport(name, rows, tuple(damaged), None),
     )
 
 

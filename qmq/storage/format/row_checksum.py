@@ -10,16 +10,15 @@ checksum is that count once more; code that raises one raises both.
 
 from struct import Struct
 from struct import error as StructError  # noqa: N812  # it is an exception, and shall look like one
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 from qmq.model.dots import Origin
-from qmq.storage.format.queue_store import QueueRow, RowRun
+from qmq.storage.format.queue_store import QueueRow
 
 COUNT_SHIFT: Final = 32
 _MASK: Final = (1 << 64) - 1
 _NUMBERS: Final = Struct(">QQIQQI").pack
-_SHARED: Final = Struct(">IQQI").pack
 _PARTITION: Final = Struct(">Qq?H").pack
 _PLACE: Final = Struct(">QQ").pack
 _EXACT: Final = Struct(">Q").pack
@@ -40,25 +39,6 @@ def checksum_of(partition: int, row: QueueRow) -> int:
     if exact != 0:
         numbers += _EXACT(exact)
     return (crc32(body, crc32(numbers + headers, partition)) or 1) | attempts << COUNT_SHIFT
-
-
-def checksums_of(partition: int, run: RowRun) -> list[int]:
-    """`checksum_of` each row of a run. What follows the timestamp is put together once for equal headers."""
-    checksums: list[int] = []
-    known: bytes | None = None
-    numbers = b""
-    count = run.attempts << COUNT_SHIFT
-    # Without their types: compiled code would take each tuple apart and check all of it.
-    records: list[Any] = run.records
-    for sequence, timestamp_us, _, _, headers, body in records:
-        if headers != known:
-            known = headers
-            numbers = _SHARED(run.flags, run.due_us, run.expires_us, len(headers))
-            if run.exact:
-                numbers += _EXACT(run.exact)
-            numbers += headers
-        checksums.append((crc32(body, crc32(_PLACE(sequence, timestamp_us) + numbers, partition)) or 1) | count)
-    return checksums
 
 
 def is_sound(partition: int, row: QueueRow, checksum: object) -> bool:

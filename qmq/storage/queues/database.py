@@ -5,17 +5,20 @@ Each database has its own statements (`sqlite_sql`, `postgres_sql`), and its own
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueRow, RowRun
-from qmq.storage.format.row_checksum import number_checksum
-from qmq.storage.queues.database_reads import C, DatabaseReads, Place
+from qmq.storage.format.row_checksum import number_checksum, partition_checksum
+from qmq.storage.queues.database_reads import RUNS_AT_ONCE, C, DatabaseReads, Place, partition_of
 from qmq.storage.queues.plan import (
     PartitionKey,
+    PartitionRow,
     attempts_by_origin,
     by_partition,
     missing_columns,
@@ -26,7 +29,8 @@ from qmq.storage.queues.plan import (
     settles_by_origin,
     signed,
 )
-from qmq.storage.queues.rows import runs_of
+from qmq.storage.queues.rows import counts_of, row_values, runs_of
+from qmq.storage.queues.stored_run import StoredRun, divide, run_row
 
 Value = str | int | bytes | bytearray
 
@@ -54,9 +58,9 @@ class DatabaseQueueStore(DatabaseReads[C]):
         missing_no_more = settled_met(self._met, deletes)
         added: dict[Origin, int] = {}
         with self._change() as writer:
-            self._insert(by_partition(upserts), added)
-            self._fail(attempts_by_origin(attempts), added)
-            self._delete(settles_by_origin(deletes), added)
+            self._insert(writer, by_partition(upserts), added)
+            self._fail(writer, attempts_by_origin(attempts), added)
+            self._delete(writer, settles_by_origin(deletes), added)
             self._drop(writer, missing_no_more)
             for missing in settled_missing(self._lost(writer), deletes):
                 self._end_missing(writer, missing)
@@ -87,7 +91,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
             if damaged or stood or not missing.is_of_one:
                 if left is not None:
                     self._remember(writer, left)
-                self._insert(by_partition(runs_of(rows)), added)
+                self._insert(writer, by_partition(runs_of(rows)), added)
         self._changed(added, met)
 
     def _changed(self, added: dict[Origin, int], repaired: Sequence[Place]) -> None:
@@ -96,22 +100,86 @@ class DatabaseQueueStore(DatabaseReads[C]):
         for place in repaired:
             self._met.pop(place, None)
 
-    def _fail(self, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]) -> None:
+    def _insert(self, writer: C, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
+        """Add the messages that are not here already, and their partitions."""
+        divided = list(map(divide, partitions.values()))
+        counts = [counts_of(chain(*parts)) for parts in divided]
+        numbers = [self._number(key.origin, added) for key in partitions]
+        shared = [partition_checksum(*key) for key in partitions]
+        opened = self._open_partitions(
+            [
+                (*key[:3], number, *count, one)
+                for key, number, count, one in zip(partitions, numbers, counts, shared, strict=True)
+            ]
+        )
+        spans: list[tuple[int, int, int, int]] = []
+        for index, (partition, messages) in enumerate(opened):
+            if messages > counts[index][0]:
+                sequences = [record[0] for run in chain(*divided[index]) for record in run.records]
+                spans.append((index, partition, signed(min(sequences)), signed(max(sequences))))
+        # There is some of it: the disk has lost synced journal, and peers send it again; or a repair fills a gap.
+        overlapping = {index for (index,) in self._ask_rows(self.statements.OVERLAPPING, spans)}
+        stored: list[tuple[Value, ...]] = []
+        single: list[Value] = []
+        recount: set[int] = set()
+        for index, (whole, short) in enumerate(divided):
+            partition, number, checksum = opened[index][0], numbers[index], shared[index]
+            if index in overlapping:
+                every = [*whole, *short]
+                whole, short = [], self._not_in_runs(writer, partition, checksum, every)
+                if sum(len(run.records) for run in short) < counts[index][0]:
+                    recount.add(partition)
+            stored += [run_row(partition, checksum, run) for run in whole]
+            for run in short:
+                single += row_values(partition, number, checksum, run)
+        self._run_rows(self.statements.ADD_RUNS, stored)
+        if not self._add_rows(single):
+            recount.update(partition for partition, _ in opened)
+        self._run_rows(self.statements.RECOUNT, [(partition,) for partition in recount])
+
+    def _not_in_runs(self, writer: C, partition: int, shared: int, runs: Sequence[RowRun]) -> list[RowRun]:
+        """`runs` without the messages that wait in runs here."""
+        sequences = sorted(record[0] for run in runs for record in run.records)
+        known: set[int] = set()
+        for stored in self._runs_over(writer, self.statements.RUN_PLACES, partition, shared, sequences):
+            known.update(stored.waiting_sequences())
+        return [run._replace(records=[record for record in run.records if record[0] not in known]) for run in runs]
+
+    def _fail(
+        self, writer: C, attempts: dict[tuple[str, Origin], list[tuple[int, int]]], added: dict[Origin, int]
+    ) -> None:
         keys = list(attempts)
-        failed = [
-            (partition, sequence, count)
-            for index, partition in self._partitions_of(keys, added)
-            for sequence, count in attempts[keys[index]]
-        ]
+        failed: list[tuple[int, int, int]] = []
+        for index, partition, has_runs in self._partitions_of(keys, added):
+            if has_runs:
+                self._take_out(writer, self._partition(writer, partition), [one for one, _ in attempts[keys[index]]])
+            failed += [(partition, sequence, count) for sequence, count in attempts[keys[index]]]
         self._run_rows(self.statements.FAIL, failed)
 
-    def _delete(self, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
-        """Delete these rows, and the partitions that are empty then."""
+    def _take_out(self, writer: C, partition: PartitionRow, sequences: Sequence[int]) -> None:
+        """Give these messages rows of their own, where their failures can be counted."""
+        wanted = set(sequences)
+        rows: list[QueueRow] = []
+        for run in self._runs_over(writer, self.statements.RUNS, partition.id, partition.checksum, sorted(wanted)):
+            # Of a damaged run, the journal and the peers know the failures.
+            rows += [row for row in self._intact_run(partition, run, -1) if row.dot.sequence in wanted]
+        self._settle(writer, partition, sorted(row.dot.sequence for row in rows))
+        single: list[Value] = []
+        for one in runs_of(rows):
+            single += row_values(partition.id, partition.number, partition.checksum, one)
+        self._add_rows(single)
+
+    def _delete(self, writer: C, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
+        """Delete these messages, and the partitions that are empty then."""
         keys = list(settles)
         deleted: list[tuple[int, int, int]] = []
         single: list[tuple[int, int]] = []
-        for index, partition in self._partitions_of(keys, added):
-            long, remainder = runs(settles[keys[index]])
+        for index, partition, has_runs in self._partitions_of(keys, added):
+            sequences = settles[keys[index]]
+            if has_runs:
+                sequences, *total = self._settle(writer, self._partition(writer, partition), sequences)
+                deleted.append((partition, *total))
+            long, remainder = runs(sequences)
             for first, last in long:
                 deleted += self._delete_run(partition, first, last)
             single += [(partition, sequence) for sequence in remainder]
@@ -123,8 +191,51 @@ class DatabaseQueueStore(DatabaseReads[C]):
         self._run_rows(self.statements.SUBTRACT, [(partition, *total) for partition, total in totals.items()])
         self._run_rows(self.statements.CLOSE_PARTITIONS, [(partition,) for partition in totals])
 
+    def _settle(self, writer: C, partition: PartitionRow, sequences: Sequence[int]) -> tuple[list[int], int, int]:
+        """Note beside the runs of a partition that these messages are settled, and delete the runs of which all are.
+
+        Return the sequences that were in no run, and messages and bytes of those that were.
+        """
+        taken: set[int] = set()
+        changed: list[tuple[Value, ...]] = []
+        gone: list[Place] = []
+        messages = size = 0
+        wanted = set(sequences)
+        for run in self._runs_over(writer, self.statements.RUN_PLACES, partition.id, partition.checksum, sequences):
+            settled = wanted.intersection(run.waiting_sequences())
+            if not settled:
+                continue
+            taken |= settled
+            waiting = run.without(settled)
+            before, after = run.totals(run.waiting), run.totals(waiting)
+            messages += before[0] - after[0]
+            size += before[1] - after[1]
+            if after[0]:
+                changed.append(run.settled_row(partition.id, partition.checksum, waiting))
+            else:
+                gone.append((partition.id, run.sequences[0]))
+        self._run_rows(self.statements.SETTLE, changed)
+        self._run_rows(self.statements.DELETE_RUNS, gone)
+        self._run_rows(self.statements.DELETE_SETTLED, gone)
+        return [sequence for sequence in sequences if sequence not in taken], messages, size
+
+    def _runs_over(
+        self, connection: C, statement: str, partition: int, shared: int, sequences: Sequence[int]
+    ) -> Iterator[StoredRun]:
+        """The runs of a partition that may hold one of `sequences`, which are sorted."""
+        place = 0
+        while place < len(sequences):
+            found = self._runs(connection, statement, partition, shared, sequences[place], RUNS_AT_ONCE)
+            for run in found:
+                if run.sequences[0] > sequences[-1]:
+                    return
+                yield run
+                place = bisect_right(sequences, run.sequences[-1])
+            if len(found) < RUNS_AT_ONCE:
+                return
+
     def _partitions_of(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[Any]:
-        """(Index in `keys`, partition) of the partitions that exist."""
+        """(Index in `keys`, partition, whether it has runs) of the partitions that exist."""
         numbers = [(queue, self._known_number(origin, added)) for queue, origin in keys]
         known = [(index, queue, number) for index, (queue, number) in enumerate(numbers) if number is not None]
         return self._ask_rows(self.statements.PARTITIONS_OF, known)
@@ -133,6 +244,9 @@ class DatabaseQueueStore(DatabaseReads[C]):
         """Delete these rows. Their own sizes are not credible, so their partitions are counted again."""
         for place in damaged:
             writer.execute(self.statements.DELETE_ONE, place)
+            # It is gone if a settle was the last one there.
+            if (found := writer.execute(self.statements.PARTITION, place[:1]).fetchone()) is not None:
+                self._settle(writer, partition_of(found), place[1:])
             self._run_rows(self.statements.RECOUNT, [place[:1]])
             self._run_rows(self.statements.CLOSE_PARTITIONS, [place[:1]])
 
@@ -162,8 +276,13 @@ class DatabaseQueueStore(DatabaseReads[C]):
         """One transaction on the writing connection; raises as `interfaces.QueueStore` says."""
 
     @abstractmethod
-    def _insert(self, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
-        """Add the rows that are not here already, and their partitions."""
+    def _open_partitions(self, partitions: list[tuple[Value, ...]]) -> list[tuple[int, int]]:
+        """Add `messages` and `bytes` to these partitions, or open them: columns of `lanes` without the id. Returns, in
+        the same order, id and messages."""
+
+    @abstractmethod
+    def _add_rows(self, flat: Sequence[Value]) -> bool:
+        """Add rows of single messages (`row_values`); False: some were here already, and stay as they are."""
 
     @abstractmethod
     def _run_rows(self, statement: str, rows: Sequence[tuple[Value, ...]]) -> None:

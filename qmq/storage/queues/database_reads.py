@@ -8,10 +8,12 @@ because a row that an older snapshot showed as damaged may have been settled or 
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import groupby
+from heapq import merge
+from itertools import groupby, islice
 from operator import attrgetter
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -28,7 +30,6 @@ from qmq.storage.queues.plan import (
     expired_within,
     is_page_full,
     missing_of,
-    missing_of_row,
     note_damage,
     origin_columns,
     row_bytes,
@@ -38,6 +39,7 @@ from qmq.storage.queues.plan import (
     within,
 )
 from qmq.storage.queues.rows import Raw, rows_of
+from qmq.storage.queues.stored_run import RawRun, StoredRun, read_run
 
 
 class DatabaseCursor(Protocol):
@@ -64,8 +66,10 @@ Place = tuple[int, int]
 
 NO_PARTITION: Final = -1
 
-UnsettledRow = tuple[int, int, str, int, bool, int]
-"""Sequence, partition, queue, rank, delayed or not, number of the origin."""
+RUNS_AT_ONCE: Final = 8
+"""Runs that are read in one piece: half a MiB."""
+
+_sequence: Final = attrgetter("dot.sequence")
 
 
 class DatabaseReads(ABC, Generic[C]):
@@ -156,12 +160,30 @@ class DatabaseReads(ABC, Generic[C]):
                     bounds = (partition.id, now_us, beyond) if is_late else (partition.id, beyond)
                     rows_of = partial(self._intact, reader, partition)
                     found += self._sound(reader, statement, bounds, rows_of, limit - len(rows), bytes_max)
+                    if partition.has_runs:
+                        found += self._in_runs(reader, partition, beyond, limit - len(rows), bytes_max)
                 found.sort(key=attrgetter("dot.sequence"))
                 # In this order: where one partition was cut, the other may reach further.
                 rows = rows_within(rows + found, limit, bytes_max)
                 if is_page_full(rows, limit, bytes_max):
                     break
         return rows
+
+    def _in_runs(self, reader: C, partition: PartitionRow, beyond: int, limit: int, bytes_max: int) -> list[QueueRow]:
+        """The first rows after `beyond` that lie in runs, within these bounds."""
+        rows: list[QueueRow] = []
+        wanted = 2
+        while not is_page_full(rows, limit, bytes_max):
+            found = self._runs(
+                reader, self.statements.RUNS, partition.id, partition.checksum, min(beyond + 1, SIGN - 1), wanted
+            )
+            for run in found:
+                rows += self._intact_run(partition, run, beyond)
+                beyond = run.sequences[-1]
+            if len(found) < wanted:
+                break
+            wanted = min(RUNS_AT_ONCE, (limit - len(rows)) // len(found[-1].sequences) + 1)
+        return rows_within(rows, limit, bytes_max)
 
     def _exact_page(
         self,
@@ -205,10 +227,26 @@ class DatabaseReads(ABC, Generic[C]):
                     break
                 last, skipped = Dot(both[0].origin, SIGN - 1), skipped + min(left, messages)
                 if left < messages:
-                    bounds = (both[0].id, both[-1].id if len(both) > 1 else NO_PARTITION, left - 1)
-                    found = reader.execute(self.statements.NTH, bounds).fetchone()
-                    last = last if found is None else Dot(both[0].origin, found[0])
+                    found = self._nth(reader, both, left)
+                    last = last if found is None else Dot(both[0].origin, found)
         return last, 0, skipped
+
+    def _nth(self, reader: C, both: Sequence[PartitionRow], left: int) -> int | None:
+        """The sequence of the `left`-th message of one or two partitions of an origin. No body is read."""
+        ids = [both[0].id, both[-1].id if len(both) > 1 else NO_PARTITION]
+        place = -SIGN
+        for partition in both:
+            for through, waiting in reader.execute(self.statements.RUN_COUNTS, (partition.id,)).fetchall():
+                (single,) = reader.execute(self.statements.COUNT_SPAN, (*ids, place, through)).fetchone()
+                if left <= single + waiting:
+                    runs = self._runs(reader, self.statements.RUN_PLACES, partition.id, partition.checksum, through, 1)
+                    bounds = (ids[0], place, ids[1], place, left, 0)
+                    found = [one for (one,) in reader.execute(self.statements.NTH, bounds).fetchall()]
+                    inside = [one for run in runs for one in run.waiting_sequences()]
+                    return int(sorted(found + inside)[left - 1])
+                left, place = left - single - waiting, through
+        found = reader.execute(self.statements.NTH, (ids[0], place, ids[1], place, 1, left - 1)).fetchone()
+        return None if found is None else int(found[0])
 
     def _skip_exact(self, node: str, queue: str, priority: int, count: int) -> tuple[Dot | None, int, int]:
         with self._snapshot() as reader:
@@ -259,34 +297,62 @@ class DatabaseReads(ABC, Generic[C]):
             return self._lost(reader) + list(self._met.values())
 
     def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
-        found: list[tuple[int, str, int]] = []
         with self._snapshot() as reader:
-            while len(found) < limit:
-                wanted = limit - len(found)
-                keys = self._unsettled(reader, origin, after, through, wanted)
-                found += [(row.dot.sequence, row.queue, row.attempts) for row in self._ones(reader, origin, keys)]
-                if len(keys) < wanted:
-                    break
-                after = keys[-1][0]
-        return found
+            rows = islice(self._by_sequence(reader, origin, after, through, limit), limit)
+            return [(row.dot.sequence, row.queue, row.attempts) for row in rows]
 
     def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
         rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for row in self._ones(reader, origin, self._unsettled(reader, origin, after, through, UNSETTLED_ROWS)):
-                bytes_max -= len(row.headers) + len(row.body)
+            for row in islice(self._by_sequence(reader, origin, after, through, UNSETTLED_ROWS), UNSETTLED_ROWS):
+                bytes_max -= row_bytes(row)
                 if rows and bytes_max < 0:
                     break
                 rows.append(row)
         return rows
 
-    def _unsettled(self, reader: C, origin: Origin, after: int, through: int, limit: int) -> list[UnsettledRow]:
-        """By sequence."""
+    def _by_sequence(self, reader: C, origin: Origin, after: int, through: int, limit: int) -> Iterator[QueueRow]:
+        """The sound rows of an origin; `limit` is about how many are wanted."""
         number = self._origin_number(reader, origin)
         if number is None:
-            return []
-        bounds = (number, min(after, SIGN - 1), min(through, SIGN - 1), limit)
-        return reader.execute(self.statements.UNSETTLED, bounds).fetchall()
+            return iter(())
+        after, through = min(after, SIGN - 1), min(through, SIGN - 1)
+        return merge(
+            self._single_rows(reader, origin, (number, after, through, limit)),
+            self._rows_of_runs(reader, origin, (number, after, through, limit)),
+        )
+
+    def _single_rows(self, reader: C, origin: Origin, bounds: tuple[int, int, int, int]) -> Iterator[QueueRow]:
+        """Read one by one: their bodies may be large."""
+        number, after, through, limit = bounds
+        while keys := reader.execute(self.statements.UNSETTLED, (number, after, through, limit)).fetchall():
+            for after, partition, queue, rank, delayed, number in keys:
+                raw = self._one(reader, (partition, after))
+                if raw is None:
+                    raise self._broken(f"row {after} of partition {partition} is in one place and not in another")
+                yield from self._intact(
+                    reader, PartitionRow(partition, queue, rank, bool(delayed), number, origin), [raw]
+                )
+            if len(keys) < limit:
+                return
+
+    def _rows_of_runs(self, reader: C, origin: Origin, bounds: tuple[int, int, int, int]) -> Iterator[QueueRow]:
+        """Runs of several partitions lie one in another."""
+        number, after, through, limit = bounds
+        first = -1
+        begun: list[QueueRow] = []
+        while keys := reader.execute(self.statements.RUNS_OF, (number, after, through, first, after, limit)).fetchall():
+            for first, id, queue, rank, delayed, _ in keys:
+                place = bisect_left(begun, first, key=_sequence)
+                yield from begun[:place]
+                del begun[:place]
+                partition = PartitionRow(id, queue, rank, bool(delayed), number, origin)
+                for run in self._runs(reader, self.statements.RUNS, id, partition.checksum, first, 1):
+                    rows = self._intact_run(partition, run, after)
+                    begun = sorted(begun + rows[: bisect_right(rows, through, key=_sequence)], key=_sequence)
+            if len(keys) < limit:
+                break
+        yield from begun
 
     def _origin_number(self, reader: C, origin: Origin) -> int | None:
         found = reader.execute(self.statements.ORIGIN, origin_columns(origin)).fetchone()
@@ -297,8 +363,10 @@ class DatabaseReads(ABC, Generic[C]):
     ) -> list[PartitionRow]:
         """The partitions of a queue that `statement` finds, by origin."""
         return [
-            PartitionRow(partition, queue, rank, bool(delayed), number, Origin(node, unsigned(incarnation)))
-            for number, partition, incarnation, rank, delayed in sorted(
+            PartitionRow(
+                partition, queue, rank, bool(delayed), number, Origin(node, unsigned(incarnation)), None, bool(has_runs)
+            )
+            for number, partition, incarnation, rank, delayed, has_runs in sorted(
                 reader.execute(statement, parameters).fetchall()
             )
         ]
@@ -313,14 +381,6 @@ class DatabaseReads(ABC, Generic[C]):
     def _lost(self, connection: C) -> list[MissingRange]:
         """The stored missing ranges."""
         return [missing_of(*found) for found in connection.execute(self.statements.MISSING_RANGES).fetchall()]
-
-    def _ones(self, reader: C, origin: Origin, keys: Sequence[UnsettledRow]) -> Iterator[QueueRow]:
-        """The sound ones of these rows, read one by one: their bodies may be large."""
-        for sequence, partition, queue, rank, delayed, number in keys:
-            raw = self._one(reader, (partition, sequence))
-            if raw is None:
-                raise self._broken(f"row {sequence} of partition {partition} is in one place and not in another")
-            yield from self._intact(reader, PartitionRow(partition, queue, rank, bool(delayed), number, origin), [raw])
 
     def _sound(
         self,
@@ -353,26 +413,51 @@ class DatabaseReads(ABC, Generic[C]):
         """The sound ones of these rows. The others are among the `missing_ranges` from now on."""
         rows, damaged = rows_of(partition, raws)
         for row, raw in damaged:
-            place = (partition.id, raw[1])
-            if place not in self._met:
+            if (partition.id, raw[1]) not in self._met:
                 if self._partition(reader, partition.id).checksum != partition.checksum:
                     raise self._broken(f"the row of partition {partition.id} is damaged")
                 if not is_in_place(partition.checksum, row, raw[8]):
                     raise self._broken(f"a row of partition {partition.id} is not in its place")
-                self._met[place] = missing_of_row(row)
-                note_damage(self.damage, self._met[place])
+                self._meet(partition, row.dot.sequence)
         return rows
+
+    def _intact_run(self, partition: PartitionRow, run: StoredRun, beyond: int) -> list[QueueRow]:
+        """The waiting messages of a run after `beyond`; if its bytes are damaged, all that wait there are missing."""
+        if run.is_sound():
+            return run.rows(partition, beyond)
+        for sequence in run.waiting_sequences():
+            self._meet(partition, sequence)
+        return []
+
+    def _meet(self, partition: PartitionRow, sequence: int) -> None:
+        """Note that this message is damaged."""
+        place = partition.id, signed(sequence)
+        if place not in self._met:
+            self._met[place] = MissingRange(partition.origin, sequence - 1, sequence, sequence, partition.queue)
+            note_damage(self.damage, self._met[place])
+
+    def _runs(
+        self, connection: C, statement: str, partition: int, shared: int, sequence: int, limit: int
+    ) -> list[StoredRun]:
+        """The first `limit` runs of a partition from the one on that may hold `sequence`. `shared` is its checksum."""
+        raws = self._raw_runs(connection, statement, (partition, partition, sequence, sequence, limit))
+        try:
+            return [read_run(shared, raw) for raw in raws]
+        except ValueError as error:
+            raise self._broken(f"partition {partition}: {error}") from error
 
     def _is_damaged(self, connection: C, place: Place) -> bool:
         """Whether the row that was found damaged there is still there."""
         raw = self._one(connection, place)
-        if raw is None:
+        found = connection.execute(self.statements.PARTITION, place[:1]).fetchone()
+        if found is None and raw is None:
             return False
-        partition = self._partition(connection, place[0])
-        partition = PartitionRow(
-            partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
-        )
-        return not self._intact(connection, partition, [raw])
+        stored = self._partition(connection, place[0])
+        partition = PartitionRow(stored.id, stored.queue, stored.rank, stored.delayed, stored.number, stored.origin)
+        if raw is not None:
+            return not self._intact(connection, partition, [raw])
+        runs = self._runs(connection, self.statements.RUNS, partition.id, partition.checksum, place[1], 1)
+        return any(place[1] in run.waiting_sequences() and not run.is_sound() for run in runs)
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[C]:
@@ -385,6 +470,10 @@ class DatabaseReads(ABC, Generic[C]):
     @abstractmethod
     def _rows(self, reader: C, statement: str, parameters: tuple[int, ...], size: int | None = None) -> Sequence[Raw]:
         """What `statement` selects, in its order. `size`: the bytes of headers and bodies, if they are known."""
+
+    @abstractmethod
+    def _raw_runs(self, connection: C, statement: str, parameters: tuple[int, ...]) -> Sequence[RawRun]:
+        """What `RUNS` or `RUN_PLACES` finds."""
 
     @abstractmethod
     def _one(self, connection: C, place: Place) -> Raw | None: ...

@@ -40,10 +40,18 @@ class PartitionRow:
     `checksum` is part of the checksums of its rows. It is computed from the other columns, unless it is given.
     """
 
-    __slots__ = ("id", "queue", "rank", "delayed", "number", "origin", "checksum")
+    __slots__ = ("id", "queue", "rank", "delayed", "number", "origin", "checksum", "has_runs")
 
     def __init__(
-        self, id: int, queue: str, rank: int, delayed: bool, number: int, origin: Origin, checksum: int | None = None
+        self,
+        id: int,
+        queue: str,
+        rank: int,
+        delayed: bool,
+        number: int,
+        origin: Origin,
+        checksum: int | None = None,
+        has_runs: bool = True,
     ) -> None:
         self.id = id
         self.queue = queue
@@ -52,6 +60,7 @@ class PartitionRow:
         self.number = number
         self.origin = origin
         self.checksum = partition_checksum(queue, rank, delayed, origin) if checksum is None else checksum
+        self.has_runs = has_runs
 
 
 def missing_of_row(row: QueueRow) -> MissingRange:

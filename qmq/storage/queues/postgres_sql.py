@@ -1,12 +1,15 @@
 """The tables of the queue store on PostgreSQL, their migrations, and all statements on them.
 
-`database` uses statements by name, so they have the same names, parameters and columns as in `sqlite_sql`. Rows are
-passed as columns (`unnest`), so that a statement takes any number of them. A partition is a `lane` here.
+`database` uses statements by name, so they have the same names, parameters and columns as in `sqlite_sql`; most of them
+are those, spelled for PostgreSQL. Rows are passed as columns (`unnest`), so that a statement takes any number of them.
+A partition is a `lane` here.
 """
 
+from re import sub
 from typing import Final
 
 from qmq.storage.format.row_checksum import number_checksum
+from qmq.storage.queues import sqlite_sql
 
 # Step n migrates version n to n + 1. A released step never changes; later ones are added.
 STEPS: Final = (
@@ -44,21 +47,53 @@ STEPS: Final = (
         PRIMARY KEY (node, incarnation, after, sequence, queue)
     );
     """,
+    """
+    CREATE TABLE qmq_runs (
+        lane bigint NOT NULL, sequence bigint NOT NULL, through bigint NOT NULL, messages bigint NOT NULL,
+        bytes bigint NOT NULL, timestamp_us bigint NOT NULL, flags integer NOT NULL, checksum bigint NOT NULL,
+        places bytea NOT NULL, headers bytea NOT NULL, body bytea NOT NULL, PRIMARY KEY (lane, sequence)
+    );
+    ALTER TABLE qmq_runs ALTER body SET STORAGE EXTERNAL;
+    CREATE TABLE qmq_settled (
+        lane bigint NOT NULL, sequence bigint NOT NULL, messages bigint NOT NULL, bytes bigint NOT NULL,
+        checksum bigint NOT NULL, waiting bytea NOT NULL, PRIMARY KEY (lane, sequence)
+    );
+    """,
 )
+
+
+def _of_sqlite(statement: str) -> str:
+    """The same on PostgreSQL: the names of tables, parameters, and what only SQLite's planner has to be told."""
+    named = sub(r"\b(lanes|origins|runs|settled|lacks|progress)\b(?=[\s.]|$)", r"qmq_\1", statement)
+    named = sub(r"((?<=FROM )|(?<=JOIN ))messages|messages(?=\.)", "qmq_messages", named)
+    return sub(r" INDEXED BY \w+", "", named).replace("CROSS JOIN", "JOIN").replace("?", "%s")
+
 
 OPEN_PARTITIONS: Final = """INSERT INTO qmq_lanes (queue, rank, delayed, origin, messages, bytes, checksum)
     SELECT * FROM unnest(
         %s::text[], %s::smallint[], %s::boolean[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])
     ON CONFLICT (queue, rank, delayed, origin) DO UPDATE
     SET messages = qmq_lanes.messages + excluded.messages, bytes = qmq_lanes.bytes + excluded.bytes
-    RETURNING queue, rank, delayed, origin, id"""
+    RETURNING queue, rank, delayed, origin, id, messages"""
 COPY: Final = "COPY qmq_messages FROM STDIN (FORMAT BINARY)"
 COPY_TYPES: Final = ("int8", "int8", "int4", "int8", "int4", "int8", "int8", "int8", "bytea", "bytea", "int4", "int8")
 INSERT: Final = "INSERT INTO qmq_messages VALUES (" + ", ".join(["%s"] * 12) + ") ON CONFLICT DO NOTHING"
-RECOUNT: Final = """UPDATE qmq_lanes SET (messages, bytes) = (
-    SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM qmq_messages WHERE lane = qmq_lanes.id)
-    WHERE id = ANY(%s)"""
-PARTITIONS_OF: Final = """SELECT wanted.n, id
+ADD_RUNS: Final = """INSERT INTO qmq_runs SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
+    %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bytea[], %s::bytea[], %s::bytea[])"""
+OVERLAPPING: Final = """SELECT n FROM unnest(%s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])
+    AS wanted (n, lane, low, high)
+    WHERE EXISTS (SELECT 1 FROM qmq_messages m WHERE m.lane = wanted.lane AND sequence BETWEEN low AND high)
+    OR (SELECT through FROM qmq_runs r WHERE r.lane = wanted.lane AND sequence <= high
+        ORDER BY sequence DESC LIMIT 1) >= low"""
+SETTLE: Final = """INSERT INTO qmq_settled SELECT * FROM unnest(
+        %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[])
+    ON CONFLICT (lane, sequence) DO UPDATE SET messages = excluded.messages, bytes = excluded.bytes,
+    checksum = excluded.checksum, waiting = excluded.waiting"""
+DELETE_RUNS: Final = """DELETE FROM qmq_runs r USING unnest(%s::bigint[], %s::bigint[]) AS gone (lane, sequence)
+    WHERE r.lane = gone.lane AND r.sequence = gone.sequence"""
+DELETE_SETTLED: Final = DELETE_RUNS.replace("qmq_runs", "qmq_settled")
+RECOUNT: Final = _of_sqlite(sqlite_sql.RECOUNTED) + " WHERE id = ANY(%s)"
+PARTITIONS_OF: Final = """SELECT wanted.n, id, EXISTS (SELECT 1 FROM qmq_runs WHERE lane = qmq_lanes.id)
     FROM unnest(%s::integer[], %s::text[], %s::integer[]) AS wanted (n, queue, origin) JOIN qmq_lanes
     ON qmq_lanes.queue = wanted.queue AND qmq_lanes.origin = wanted.origin"""
 FAIL: Final = """UPDATE qmq_messages m SET attempts = greatest(m.attempts, failed.attempts), checksum =
@@ -83,60 +118,44 @@ ADD_TOMBSTONES: Final = """INSERT INTO qmq_tombstones
 DELETE_TOMBSTONES: Final = """DELETE FROM qmq_tombstones t
     USING unnest(%s::integer[], %s::bigint[]) AS gone (origin, sequence)
     WHERE t.origin = gone.origin AND t.sequence = gone.sequence"""
-MOVE: Final = "UPDATE qmq_progress SET position = %s, checksum = %s"
 ADD_MISSING: Final = """INSERT INTO qmq_lacks VALUES (%s, %s, %s, %s, %s, %s)
     ON CONFLICT (node, incarnation, after, sequence, queue)
     DO UPDATE SET through = greatest(qmq_lacks.through, excluded.through)"""
-END_MISSING: Final = "DELETE FROM qmq_lacks WHERE (node, incarnation, after, sequence, queue) = (%s, %s, %s, %s, %s)"
-DELETE_ONE: Final = "DELETE FROM qmq_messages WHERE lane = %s AND sequence = %s"
-
 HEADS: Final = """SELECT queue, qmq_lanes.id, rank, delayed, messages, bytes
     FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin WHERE queue = ANY(%s) AND node = %s"""
-BY_PRIORITY: Final = """SELECT origin, qmq_lanes.id, incarnation, rank, delayed
-    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = origin
-    WHERE queue = %s AND node = %s AND rank = %s AND origin >= %s"""
-DELAYED: Final = """SELECT origin, qmq_lanes.id, incarnation, rank, delayed
-    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = origin WHERE queue = %s AND node = %s AND delayed"""
-ORIGIN: Final = "SELECT id FROM qmq_origins WHERE node = %s AND incarnation = %s"
-ORIGINS_OF: Final = "SELECT id FROM qmq_origins WHERE node = %s"
-ALL_ORIGINS: Final = "SELECT id, node, incarnation FROM qmq_origins"
-NODES: Final = "SELECT DISTINCT node FROM qmq_origins ORDER BY 1"
-ANY_ROW: Final = "SELECT 1 FROM qmq_origins JOIN qmq_lanes ON qmq_lanes.origin = qmq_origins.id WHERE node = %s LIMIT 1"
-COLUMNS: Final = "lane, sequence, timestamp_us, flags, due_us, expires_us, exact, attempts, checksum, headers, body"
-ROWS: Final = f"SELECT {COLUMNS} FROM qmq_messages WHERE "
-READY: Final = ROWS + "lane = %s AND sequence > %s ORDER BY sequence LIMIT %s"
+ROWS: Final = f"SELECT {sqlite_sql.COLUMNS} FROM qmq_messages WHERE "
 OVERDUE: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND due_us <= %s OFFSET 0) AS late
     WHERE sequence > %s ORDER BY sequence LIMIT %s"""
-READY_EXACT: Final = (
-    ROWS + "lane = %s AND exact != 0 AND (exact, sequence) > (%s, %s) ORDER BY exact, sequence LIMIT %s"
-)
 OVERDUE_EXACT: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND due_us <= %s OFFSET 0) AS late
     WHERE (exact, sequence) > (%s, %s) ORDER BY exact, sequence LIMIT %s"""
-DUE: Final = ROWS + "lane = %s AND due_us > 0 AND due_us > %s AND due_us <= %s ORDER BY due_us LIMIT %s"
-EXPIRED: Final = ROWS + "origin = %s AND expires_us > 0 AND expires_us <= %s ORDER BY expires_us LIMIT %s"
 SIZES: Final = "SELECT octet_length(headers) + octet_length(body) FROM ({}) AS sized"
-NTH: Final = """SELECT sequence FROM qmq_messages WHERE lane = %s
-    UNION ALL SELECT sequence FROM qmq_messages WHERE lane = %s ORDER BY sequence LIMIT 1 OFFSET %s"""
-NTH_EXACT: Final = """SELECT exact, node, incarnation, sequence
-    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin
-    JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id AND exact != 0
-    WHERE queue = %s AND node = %s AND rank = %s ORDER BY exact, qmq_lanes.origin, sequence LIMIT 1 OFFSET %s"""
-NEXT_DUE: Final = "SELECT min(due_us) FROM qmq_messages WHERE lane = %s AND due_us > 0 AND due_us > %s"
-UNSETTLED: Final = """SELECT sequence, qmq_lanes.id, queue, rank, delayed, qmq_lanes.origin
-    FROM qmq_lanes JOIN qmq_messages ON qmq_messages.lane = qmq_lanes.id
-    WHERE qmq_lanes.origin = %s AND sequence > %s AND sequence <= %s ORDER BY sequence LIMIT %s"""
-ONE: Final = ROWS + "lane = %s AND sequence = %s"
-ORIGINS: Final = """SELECT node, incarnation FROM qmq_origins
-    WHERE EXISTS (SELECT 1 FROM qmq_lanes WHERE qmq_lanes.origin = qmq_origins.id)"""
-PARTITION: Final = """SELECT qmq_lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
-    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin WHERE qmq_lanes.id = %s"""
-MISSING_RANGES: Final = (
-    "SELECT node, incarnation, after, through, sequence, queue FROM qmq_lacks ORDER BY node, incarnation, after"
-)
-LISTING: Final = """SELECT queue, sum(messages)::bigint, sum(bytes)::bigint
-    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin
-    WHERE queue > %s AND node = coalesce(%s, node) GROUP BY queue ORDER BY queue LIMIT %s"""
-DEEPEST: Final = """SELECT queue FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin
-    WHERE node = %s GROUP BY queue ORDER BY sum(messages) DESC, queue LIMIT %s"""
-TOTAL: Final = """SELECT coalesce(sum(messages), 0)::bigint
-    FROM qmq_lanes JOIN qmq_origins ON qmq_origins.id = qmq_lanes.origin WHERE node = %s"""
+MOVE: Final = _of_sqlite(sqlite_sql.MOVE)
+END_MISSING: Final = _of_sqlite(sqlite_sql.END_MISSING)
+DELETE_ONE: Final = _of_sqlite(sqlite_sql.DELETE_ONE)
+READY: Final = _of_sqlite(sqlite_sql.READY)
+READY_EXACT: Final = _of_sqlite(sqlite_sql.READY_EXACT)
+DUE: Final = _of_sqlite(sqlite_sql.DUE)
+EXPIRED: Final = _of_sqlite(sqlite_sql.EXPIRED)
+NEXT_DUE: Final = _of_sqlite(sqlite_sql.NEXT_DUE)
+NTH: Final = _of_sqlite(sqlite_sql.NTH)
+COUNT_SPAN: Final = _of_sqlite(sqlite_sql.COUNT_SPAN)
+NTH_EXACT: Final = _of_sqlite(sqlite_sql.NTH_EXACT)
+RUN_COUNTS: Final = _of_sqlite(sqlite_sql.RUN_COUNTS)
+RUN_PLACES: Final = _of_sqlite(sqlite_sql.RUN_PLACES)
+RUNS: Final = _of_sqlite(sqlite_sql.RUNS)
+RUNS_OF: Final = _of_sqlite(sqlite_sql.RUNS_OF)
+UNSETTLED: Final = _of_sqlite(sqlite_sql.UNSETTLED)
+ONE: Final = _of_sqlite(sqlite_sql.ONE)
+ORIGIN: Final = _of_sqlite(sqlite_sql.ORIGIN)
+ORIGINS_OF: Final = _of_sqlite(sqlite_sql.ORIGINS_OF)
+ALL_ORIGINS: Final = _of_sqlite(sqlite_sql.ALL_ORIGINS)
+NODES: Final = _of_sqlite(sqlite_sql.NODES)
+ANY_ROW: Final = _of_sqlite(sqlite_sql.ANY_ROW)
+BY_PRIORITY: Final = _of_sqlite(sqlite_sql.BY_PRIORITY)
+DELAYED: Final = _of_sqlite(sqlite_sql.DELAYED)
+ORIGINS: Final = _of_sqlite(sqlite_sql.ORIGINS)
+PARTITION: Final = _of_sqlite(sqlite_sql.PARTITION)
+MISSING_RANGES: Final = _of_sqlite(sqlite_sql.MISSING_RANGES)
+LISTING: Final = _of_sqlite(sqlite_sql.LISTING)
+DEEPEST: Final = _of_sqlite(sqlite_sql.DEEPEST)
+TOTAL: Final = _of_sqlite(sqlite_sql.TOTAL)

@@ -8,7 +8,7 @@ Surprising: joins that read a whole table are switched off for these connections
 rows by their key. The planner does not always see that, because its statistics may be from when the queue was short.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, Final, cast
@@ -19,18 +19,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
 from qmq.model.dots import Dot, Origin
-from qmq.storage.format.queue_store import RowRun
-from qmq.storage.format.row_checksum import number_checksum, partition_checksum
+from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
 from qmq.storage.queues.database_reads import Place
-from qmq.storage.queues.plan import (
-    PartitionKey,
-    origin_columns,
-    unsigned,
-)
+from qmq.storage.queues.plan import origin_columns, unsigned
 from qmq.storage.queues.postgres_watch import LostConnection, Watch, made_again, shut
-from qmq.storage.queues.rows import Raw, counts_of, row_values
+from qmq.storage.queues.rows import Raw
+from qmq.storage.queues.stored_run import RawRun
 
 CONNECT_SECONDS: Final = 10
 """How long a start waits for the server."""
@@ -196,25 +192,24 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
             yield writer
         self._moved = self._moving
 
-    def _insert(self, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
-        if not partitions:
-            return
-        keys = [(key.queue, key.rank, key.delayed, self._number(key.origin, added)) for key in partitions]
-        columns = [list(column) for column in zip(*keys, strict=True)]
-        columns += [list(column) for column in zip(*map(counts_of, partitions.values()), strict=True)]
-        checksums = [partition_checksum(*key) for key in partitions]
-        opened = self._writer.execute(sql.OPEN_PARTITIONS, (*columns, checksums)).fetchall()
-        ids = {(queue, rank, delayed, origin): partition for queue, rank, delayed, origin, partition in opened}
+    def _open_partitions(self, partitions: list[tuple[Value, ...]]) -> list[tuple[int, int]]:
+        opened = self._ask_rows(sql.OPEN_PARTITIONS, partitions)
+        found = {tuple(key): (partition, messages) for *key, partition, messages in opened}
+        return [found[partition[:4]] for partition in partitions]
+
+    def _add_rows(self, flat: Sequence[Value]) -> bool:
+        width = len(sql.COPY_TYPES)
+        rows = [flat[at : at + width] for at in range(0, len(flat), width)]
         try:
             with self._writer.transaction(), self._writer.cursor() as cursor, cursor.copy(sql.COPY) as copy:
                 copy.set_types(sql.COPY_TYPES)
-                for row in _flat(keys, ids, partitions):
+                for row in rows:
                     copy.write_row(row)
         except errors.UniqueViolation:
-            # Some rows exist: the disk has lost synced journal, and peers send it again.
             with self._writer.cursor() as cursor:
-                cursor.executemany(sql.INSERT, _flat(keys, ids, partitions))
-            self._writer.execute(sql.RECOUNT, (list(ids.values()),))
+                cursor.executemany(sql.INSERT, rows)
+            return False
+        return True
 
     def _run_rows(self, statement: str, rows: Sequence[tuple[Value, ...]]) -> None:
         if rows:
@@ -307,6 +302,10 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
         with reader.cursor(binary=True) as cursor:
             return cast(list[Raw], cursor.execute(statement, parameters).fetchall())
 
+    def _raw_runs(self, connection: _Connection, statement: str, parameters: tuple[int, ...]) -> list[RawRun]:
+        with connection.cursor(binary=True) as cursor:
+            return cursor.execute(statement, parameters).fetchall()
+
     def close(self) -> None:
         """Close the connections; uncommitted changes are undone."""
         self._watch.close()
@@ -337,19 +336,6 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 connection.close()
                 raise LostConnection(said) from error
             raise LogBroken(said) from error
-
-
-def _flat(
-    keys: list[tuple[str, int, bool, int]],
-    ids: Mapping[tuple[str, int, bool, int], int],
-    partitions: Mapping[PartitionKey, list[RowRun]],
-) -> Iterator[list[int | bytearray]]:
-    """The rows of `partitions`, in the order of the table's columns."""
-    width = len(sql.COPY_TYPES)
-    for key, (partition_key, runs) in zip(keys, partitions.items(), strict=True):
-        for run in runs:
-            values = row_values(ids[key], key[3], partition_checksum(*partition_key), run)
-            yield from (values[at : at + width] for at in range(0, len(values), width))
 
 
 def _shown(url: str) -> str:

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from qmq.errors import LogBroken, Malformed
 from qmq.model.dots import Dot
@@ -22,9 +22,10 @@ from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
 from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow
 from qmq.storage.queues.rows import runs_of, sound_row
-from qmq.storage.queues.scan import PARTITIONS_ALL, is_partition_sound, read_tombstones
+from qmq.storage.queues.scan import PARTITIONS_ALL, WALK_RUNS, is_partition_sound, read_tombstones
 from qmq.storage.queues.sqlite_sql import COLUMNS
 from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
+from qmq.storage.queues.stored_run import read_run
 
 CHECKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """About a second at the start."""
@@ -143,15 +144,32 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
                     partitions.append(partition)
     for partition in partitions:
         seen: set[int] = set()
-        for direction in ("ASC", "DESC"):
-            try:
-                for raw in reader.execute(
-                    f"SELECT {COLUMNS} FROM messages WHERE lane = ? ORDER BY sequence {direction}", (partition.id,)
-                ):
-                    row = sound_row(partition, raw)
-                    if row is not None and row.dot.sequence not in seen:
-                        seen.add(row.dot.sequence)
-                        yield row
-                break
-            except sqlite3.Error:
-                continue  # Read from the other end, as far as possible.
+        for statement, rows_of in ((OF_RUNS, _rows_of_run), (OF_MESSAGES, _rows_of_one)):
+            for direction in ("ASC", "DESC"):
+                try:
+                    for raw in reader.execute(f"{statement} {direction}", (partition.id,)):
+                        for row in rows_of(partition, raw):
+                            if row.dot.sequence not in seen:
+                                seen.add(row.dot.sequence)
+                                yield row
+                    break
+                except sqlite3.Error:
+                    continue  # Read from the other end, as far as possible.
+
+
+OF_MESSAGES: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? ORDER BY sequence"
+OF_RUNS: Final = f"{WALK_RUNS} WHERE runs.lane = ? ORDER BY runs.sequence"
+
+
+def _rows_of_one(partition: PartitionRow, raw: Any) -> list[QueueRow]:
+    row = sound_row(partition, raw)
+    return [] if row is None else [row]
+
+
+def _rows_of_run(partition: PartitionRow, raw: Any) -> list[QueueRow]:
+    """What waits in a run of which all is sound: without what is beside it, a settled message would come back."""
+    try:
+        run = read_run(partition.checksum, raw[1:])
+        return run.rows(partition) if run.is_sound() else []
+    except ValueError:
+        return []

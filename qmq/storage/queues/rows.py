@@ -13,13 +13,11 @@ from typing import Any, Final
 
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.queue_store import QueueRow, RowRun
-from qmq.storage.format.row_checksum import checksums_of, is_sound
+from qmq.storage.format.row_checksum import checksum_of, is_sound
 from qmq.storage.queues.plan import SIGN, PartitionRow, signed, unsigned
 
 _new: Final = tuple.__new__
 
-RUN_WIDTH: Final = 5
-"""Values of each row in `run_values`."""
 _PLAIN_WIDTH: Final = 7
 
 
@@ -59,36 +57,22 @@ def counts_of(runs: Iterable[RowRun]) -> tuple[int, int]:
     return messages, size
 
 
-def run_values(shared: int, run: RowRun) -> list[int | bytearray]:
-    """The columns in which rows of one run differ, row after row: sequence, timestamp, headers, body, checksum.
-    `shared` is the checksum of the partition.
+def row_values(partition: int, number: int, shared: int, run: RowRun) -> list[int | bytearray]:
+    """All columns of the rows of one run, row after row. `shared` is the checksum of the partition.
 
     Surprising: bytes are passed as bytearrays, which sqlite3 takes as they are. For a bytes object it asks all its
     adapters, which takes several times as long as the copy (`need_adapt` in CPython's Modules/_sqlite/cursor.c).
     """
-    values: list[int | bytearray] = []
-    known: bytes | None = None
-    passed = bytearray()
-    checksums = checksums_of(shared, run)
-    for place, (sequence, timestamp_us, _, _, headers, body) in enumerate(run.records):
-        if sequence >= SIGN or timestamp_us >= SIGN:
-            sequence, timestamp_us = signed(sequence), signed(timestamp_us)
-        if headers != known:
-            known, passed = headers, bytearray(headers)
-        values += (sequence, timestamp_us, passed, bytearray(body), checksums[place])
-    return values
-
-
-def row_values(partition: int, number: int, shared: int, run: RowRun) -> list[int | bytearray]:
-    """All columns of the rows of one run, row after row; as `run_values`."""
-    _, _, flags, _, records, due_us, expires_us, attempts, exact = run
+    origin, queue, flags, level, records, due_us, expires_us, attempts, exact = run
     found: list[int | bytearray] = []
-    checksums = checksums_of(shared, run)
-    for place, (sequence, timestamp_us, _, _, headers, body) in enumerate(records):
+    for sequence, timestamp_us, _, _, headers, body in records:
+        dot = _new(Dot, (origin, sequence))
+        row: Any = (dot, queue, timestamp_us, flags, level, due_us, expires_us, headers, body, attempts, exact)
+        checksum = checksum_of(shared, row)
         if sequence >= SIGN or timestamp_us >= SIGN:
             sequence, timestamp_us = signed(sequence), signed(timestamp_us)
         found += (partition, sequence, number, timestamp_us, flags, due_us, expires_us, exact)
-        found += (bytearray(headers), bytearray(body), attempts, checksums[place])
+        found += (bytearray(headers), bytearray(body), attempts, checksum)
     return found
 
 

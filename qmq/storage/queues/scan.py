@@ -14,10 +14,14 @@ from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow, unsigned
 from qmq.storage.queues.rows import Raw
-from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, WIDTHS
+from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, RUN_NUMBERS, WIDTHS
+from qmq.storage.queues.stored_run import StoredRun, read_run
 
 PARTITIONS_ALL: Final = """SELECT messages, bytes, lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
     FROM lanes LEFT JOIN origins ON origins.id = lanes.origin"""
+WALK_RUNS: Final = f"""SELECT runs.lane, {RUN_NUMBERS}, places, waiting, headers, body FROM runs
+    LEFT JOIN settled ON settled.lane = runs.lane AND settled.sequence = runs.sequence"""
+NOTED: Final = "SELECT count(*) FROM settled"
 WALK: Final = f"SELECT origin, {COLUMNS} FROM messages ORDER BY lane, sequence"
 
 
@@ -52,22 +56,33 @@ def is_partition_sound(partition: PartitionRow) -> bool:
     return partition.checksum == made.checksum
 
 
-def _compile_all(reader: sqlite3.Connection) -> None:
+PLAIN_BEFORE_RUNS: Final = tuple(text for text in PLAIN if " runs" not in text)
+
+
+def _compile_all(reader: sqlite3.Connection, has_runs: bool) -> None:
     """Names of columns and indexes may be damaged, too. Raises sqlite3.DatabaseError when one is not known."""
     formatted = [text.format(f"({', '.join('?' * width)})") for text, width in WIDTHS.items()]
-    for statement in (*formatted, *PLAIN):
+    for statement in (*formatted, *PLAIN) if has_runs else PLAIN_BEFORE_RUNS:
         reader.execute(f"EXPLAIN {statement}", [None] * statement.count("?")).fetchall()
 
 
-def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], bool]) -> str | None:
-    """What is wrong with the file beyond single rows, which `is_sound` checks; None: nothing.
+def walk(
+    reader: sqlite3.Connection,
+    is_sound: Callable[[PartitionRow, Raw], bool],
+    is_run_sound: Callable[[PartitionRow, StoredRun], bool],
+) -> str | None:
+    """What is wrong with the file beyond single rows and the bytes of runs, which `is_sound` and `is_run_sound` check;
+    None: nothing.
 
-    Raises sqlite3.DatabaseError when SQLite cannot read it.
+    Raises sqlite3.DatabaseError when SQLite cannot read it, and ValueError when what lies beside the bytes of a run is
+    damaged.
     """
     for (found,) in reader.execute("PRAGMA integrity_check(1)").fetchall():
         if found != "ok":
             return str(found)
-    _compile_all(reader)
+    # A file that older software has written, and that no node has opened since.
+    has_runs = bool(reader.execute("SELECT 1 FROM sqlite_schema WHERE name IN ('runs', 'settled')").fetchall())
+    _compile_all(reader, has_runs)
     read_position(reader)
     read_tombstones(reader)
     partitions: dict[int, PartitionRow] = {}
@@ -95,6 +110,19 @@ def walk(reader: sqlite3.Connection, is_sound: Callable[[PartitionRow, Raw], boo
             sizes[known.id] += len(row[-1])
         else:
             hurt.add(known.id)
+    noted = 0
+    for partition_id, *raw_run in reader.execute(WALK_RUNS) if has_runs else ():
+        known = partitions.get(partition_id)
+        if known is None:
+            return f"run {raw_run[0]} belongs to no partition"
+        run = read_run(known.checksum, tuple(raw_run))
+        is_run_sound(known, run)
+        messages, size = run.totals(run.waiting)
+        counts[known.id] += messages
+        sizes[known.id] += size
+        noted += messages < len(run.sequences)
+    if has_runs and noted != reader.execute(NOTED).fetchone()[0]:
+        return "it is noted as settled what is in no run"
     for partition_id, (messages, size) in said.items():
         if messages != counts[partition_id] or (size != sizes[partition_id] and partition_id not in hurt):
             return f"partition {partition_id} has {counts[partition_id]} messages, and says {messages}"

@@ -1,7 +1,8 @@
 """The tables of the queue store on SQLite, their migrations, and all statements on them.
 
-`database` uses statements by name, so they have the same names, parameters and columns as in `postgres_sql`. `{}` in a
-statement stands for rows of placeholders. Each statement must find its rows by a key; a test asks SQLite's planner.
+`database` uses statements by name, so they have the same names, parameters and columns as in `postgres_sql`, which
+takes those from here that differ in spelling only. `{}` stands for rows of placeholders. Each statement must find its
+rows by a key; a test asks SQLite's planner.
 
 Surprising: what is read comes back as one row, JSON beside one blob (see `sqlite_store`). A partition is a `lane` here:
 names on disk stay.
@@ -57,19 +58,48 @@ def m001_first(database: Database) -> None:
         database.conn.execute(statement)
 
 
-KNOWN_MIGRATIONS: Final = frozenset({"m001_first"})
+@migrations()
+def m002_runs(database: Database) -> None:
+    """`sequence` and `through` are the first and the last of a run; what is settled lies beside it (`stored_run`)."""
+    for statement in (
+        """CREATE TABLE runs (
+            lane INTEGER NOT NULL, sequence INTEGER NOT NULL, through INTEGER NOT NULL, messages INTEGER NOT NULL,
+            bytes INTEGER NOT NULL, timestamp_us INTEGER NOT NULL, flags INTEGER NOT NULL, checksum INTEGER NOT NULL,
+            places BLOB NOT NULL, headers BLOB NOT NULL, body BLOB NOT NULL, PRIMARY KEY (lane, sequence)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE settled (
+            lane INTEGER NOT NULL, sequence INTEGER NOT NULL, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
+            checksum INTEGER NOT NULL, waiting BLOB NOT NULL, PRIMARY KEY (lane, sequence)
+        ) STRICT, WITHOUT ROWID""",
+    ):
+        database.conn.execute(statement)
+
+
+KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_runs"})
 
 INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO NOTHING"
-INSERT_RUN: Final = """INSERT INTO messages
-    SELECT ?, column1, ?, column2, ?, ?, ?, ?, column3, column4, ?, column5 FROM (VALUES {}) WHERE true
-    ON CONFLICT (lane, sequence) DO NOTHING"""
+ADD_RUNS: Final = "INSERT INTO runs VALUES {}"
+# A run that begins before a stretch may reach into it; runs of one partition do not overlap.
+OVERLAPPING: Final = """WITH wanted (n, lane, low, high) AS (VALUES {})
+    SELECT json_group_array(json_array(n)) FROM wanted
+    WHERE EXISTS (SELECT 1 FROM messages WHERE lane = wanted.lane AND sequence BETWEEN low AND high)
+    OR (SELECT through FROM runs WHERE lane = wanted.lane AND sequence <= high ORDER BY sequence DESC LIMIT 1) >= low"""
+SETTLE: Final = """INSERT INTO settled VALUES {} ON CONFLICT (lane, sequence)
+    DO UPDATE SET messages = excluded.messages, bytes = excluded.bytes, checksum = excluded.checksum,
+    waiting = excluded.waiting"""
+DELETE_RUNS: Final = """WITH gone (lane, sequence) AS (VALUES {})
+    DELETE FROM runs WHERE (lane, sequence) IN (SELECT lane, sequence FROM gone)"""
+DELETE_SETTLED: Final = """WITH gone (lane, sequence) AS (VALUES {})
+    DELETE FROM settled WHERE (lane, sequence) IN (SELECT lane, sequence FROM gone)"""
 OPEN_PARTITIONS: Final = """INSERT INTO lanes (queue, rank, delayed, origin, messages, bytes, checksum) VALUES {}
     ON CONFLICT (queue, rank, delayed, origin)
     DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes"""
 PARTITION_IDS: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
-    SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, rank, delayed, origin)"""
+    SELECT json_group_array(json_array(n, id, messages))
+    FROM wanted CROSS JOIN lanes USING (queue, rank, delayed, origin)"""
 PARTITIONS_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
-    SELECT json_group_array(json_array(n, id)) FROM wanted CROSS JOIN lanes USING (queue, origin)"""
+    SELECT json_group_array(json_array(n, id, EXISTS (SELECT 1 FROM runs WHERE lane = lanes.id)))
+    FROM wanted CROSS JOIN lanes USING (queue, origin)"""
 COUNT_RUN: Final = "SELECT count(*), sum(length(body)) FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
 DELETE_RUN: Final = "DELETE FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
 DELETE_ONE: Final = "DELETE FROM messages WHERE lane = ? AND sequence = ?"
@@ -88,8 +118,13 @@ FAIL: Final = """WITH failed (lane, sequence, attempts) AS (VALUES {})
         (checksum & 4294967295) | (max(checksum >> 32, failed.attempts) << 32)
     FROM failed WHERE messages.lane = failed.lane AND messages.sequence = failed.sequence"""
 CLOSE_PARTITIONS: Final = "DELETE FROM lanes WHERE messages = 0 AND id IN (VALUES {})"
-RECOUNT: Final = """UPDATE lanes SET (messages, bytes) = (
-    SELECT count(*), coalesce(sum(length(body)), 0) FROM messages WHERE lane = lanes.id) WHERE id IN (VALUES {})"""
+RECOUNTED: Final = """UPDATE lanes SET messages = (SELECT count(*) FROM messages WHERE lane = lanes.id)
+    + (SELECT coalesce(sum(messages), 0) FROM runs WHERE lane = lanes.id)
+    - (SELECT coalesce(sum(messages), 0) FROM settled WHERE lane = lanes.id),
+    bytes = (SELECT coalesce(sum(length(body)), 0) FROM messages WHERE lane = lanes.id)
+    + (SELECT coalesce(sum(bytes), 0) FROM runs WHERE lane = lanes.id)
+    - (SELECT coalesce(sum(bytes), 0) FROM settled WHERE lane = lanes.id)"""
+RECOUNT: Final = f"{RECOUNTED} WHERE id IN (VALUES {{}})"
 ADD_TOMBSTONES: Final = "INSERT INTO tombstones VALUES {} ON CONFLICT (origin, sequence) DO NOTHING"
 MOVE: Final = "UPDATE progress SET position = ?, checksum = ?"
 ADD_MISSING: Final = """INSERT INTO lacks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (node, incarnation, after, sequence,
@@ -114,8 +149,30 @@ NEXT_DUE: Final = (
     "SELECT min(due_us) FROM messages INDEXED BY messages_due WHERE lane = ? AND due_us > 0 AND due_us > ?"
 )
 # Two partitions of one origin: those that were delayed, and the others. Their bodies are not read.
-NTH: Final = """SELECT sequence FROM messages WHERE lane = ? UNION ALL SELECT sequence FROM messages WHERE lane = ?
-    ORDER BY sequence LIMIT 1 OFFSET ?"""
+NTH: Final = """SELECT sequence FROM messages WHERE lane = ? AND sequence > ?
+    UNION ALL SELECT sequence FROM messages WHERE lane = ? AND sequence > ? ORDER BY sequence LIMIT ? OFFSET ?"""
+COUNT_SPAN: Final = "SELECT count(*) FROM messages WHERE lane IN (?, ?) AND sequence > ? AND sequence <= ?"
+WITH_SETTLED: Final = (
+    "runs LEFT JOIN settled ON settled.lane = runs.lane AND settled.sequence = runs.sequence WHERE runs.lane = ?"
+)
+RUN_COUNTS: Final = f"""SELECT through, runs.messages - coalesce(settled.messages, 0) FROM {WITH_SETTLED}
+    ORDER BY runs.sequence"""
+RUN_NUMBERS: Final = (
+    "runs.sequence AS sequence, through, runs.messages AS messages, runs.bytes AS bytes, timestamp_us, flags,"
+    " runs.checksum AS checksum, settled.messages AS gone, settled.bytes AS gone_bytes,"
+    " settled.checksum AS gone_checksum"
+)
+# From the run on that may hold a sequence.
+FROM_RUN: Final = f"""FROM {WITH_SETTLED} AND runs.sequence >=
+    coalesce((SELECT max(sequence) FROM runs WHERE lane = ? AND sequence <= ?), 0) AND through >= ?
+    ORDER BY runs.sequence LIMIT ?"""
+RUN_PLACES: Final = f"SELECT {RUN_NUMBERS}, places, waiting, NULL AS headers, NULL AS body {FROM_RUN}"
+RUNS: Final = f"SELECT {RUN_NUMBERS}, places, waiting, headers, body {FROM_RUN}"
+RUNS_IN_ONE: Final = """SELECT
+    json_group_array(json_array(sequence, through, messages, bytes, timestamp_us, flags, checksum, gone, gone_bytes,
+        gone_checksum, length(places), length(waiting), length(headers), length(body))),
+    CAST(group_concat(places || coalesce(waiting, '') || coalesce(headers, '') || coalesce(body, ''), '') AS BLOB)
+    FROM ({})"""
 NTH_EXACT: Final = """SELECT exact, node, incarnation, sequence
     FROM lanes JOIN origins ON origins.id = lanes.origin
     CROSS JOIN messages INDEXED BY messages_exact ON messages.lane = lanes.id AND exact != 0
@@ -136,16 +193,22 @@ HEADS: Final = """WITH wanted (n, queue) AS (VALUES {})
 UNSETTLED: Final = """SELECT sequence, lanes.id, queue, rank, delayed, lanes.origin
     FROM lanes CROSS JOIN messages ON messages.lane = lanes.id
     WHERE lanes.origin = ? AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"""
+RUNS_OF: Final = """SELECT runs.sequence, lanes.id, queue, rank, delayed, lanes.origin
+    FROM lanes CROSS JOIN runs ON runs.lane = lanes.id
+    WHERE lanes.origin = ? AND runs.sequence >=
+    coalesce((SELECT max(sequence) FROM runs WHERE lane = lanes.id AND sequence <= ?), 0)
+    AND runs.sequence <= ? AND +runs.sequence > ? AND through > ? ORDER BY runs.sequence LIMIT ?"""
 ONE: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence = ?"
 ORIGIN: Final = "SELECT id FROM origins WHERE node = ? AND incarnation = ?"
 ORIGINS_OF: Final = "SELECT id FROM origins WHERE node = ?"
 ALL_ORIGINS: Final = "SELECT id, node, incarnation FROM origins"
 NODES: Final = "SELECT DISTINCT node FROM origins ORDER BY node"
 ANY_ROW: Final = "SELECT 1 FROM origins CROSS JOIN lanes ON lanes.origin = origins.id WHERE node = ? LIMIT 1"
-BY_PRIORITY: Final = """SELECT origin, lanes.id, incarnation, rank, delayed
+HAS_RUNS: Final = "EXISTS (SELECT 1 FROM runs WHERE lane = lanes.id)"
+BY_PRIORITY: Final = f"""SELECT origin, lanes.id, incarnation, rank, delayed, {HAS_RUNS}
     FROM lanes JOIN origins ON origins.id = origin WHERE queue = ? AND node = ? AND rank = ? AND origin >= ?"""
-DELAYED: Final = """SELECT origin, lanes.id, incarnation, rank, delayed
-    FROM lanes JOIN origins ON origins.id = origin WHERE queue = ? AND node = ? AND delayed = 1"""
+DELAYED: Final = f"""SELECT origin, lanes.id, incarnation, rank, delayed, {HAS_RUNS}
+    FROM lanes JOIN origins ON origins.id = origin WHERE queue = ? AND node = ? AND delayed"""
 ORIGINS: Final = """SELECT node, incarnation FROM origins
     WHERE EXISTS (SELECT 1 FROM lanes WHERE lanes.origin = origins.id)"""
 PARTITION: Final = """SELECT lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
@@ -153,16 +216,21 @@ PARTITION: Final = """SELECT lanes.id, queue, rank, delayed, origin, node, incar
 MISSING_RANGES: Final = (
     "SELECT node, incarnation, after, through, sequence, queue FROM lacks ORDER BY node, incarnation, after"
 )
-LISTING: Final = """SELECT queue, sum(messages), sum(bytes) FROM lanes JOIN origins ON origins.id = lanes.origin
+LISTING: Final = """SELECT queue, CAST(sum(messages) AS bigint), CAST(sum(bytes) AS bigint)
+    FROM lanes JOIN origins ON origins.id = lanes.origin
     WHERE queue > ? AND node = coalesce(?, node) GROUP BY queue ORDER BY queue LIMIT ?"""
 DEEPEST: Final = """SELECT queue FROM lanes JOIN origins ON origins.id = lanes.origin
     WHERE node = ? GROUP BY queue ORDER BY sum(messages) DESC, queue LIMIT ?"""
-TOTAL: Final = """SELECT coalesce(sum(messages), 0) FROM lanes JOIN origins ON origins.id = lanes.origin
+TOTAL: Final = """SELECT CAST(coalesce(sum(messages), 0) AS bigint) FROM lanes JOIN origins ON origins.id = lanes.origin
     WHERE node = ?"""
 
 WIDTHS: Final = {
     INSERT: 12,
-    INSERT_RUN: 5,
+    ADD_RUNS: 11,
+    OVERLAPPING: 4,
+    SETTLE: 6,
+    DELETE_RUNS: 2,
+    DELETE_SETTLED: 2,
     OPEN_PARTITIONS: 7,
     PARTITION_IDS: 5,
     PARTITIONS_OF: 3,
@@ -190,6 +258,11 @@ PLAIN: Final = (
     OVERDUE_EXACT,
     NTH_EXACT,
     NTH,
+    COUNT_SPAN,
+    RUN_COUNTS,
+    RUN_PLACES,
+    RUNS,
+    RUNS_OF,
     DUE,
     EXPIRED,
     NEXT_DUE,

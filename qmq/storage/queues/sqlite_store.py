@@ -13,29 +13,25 @@ back: a page of 500 rows took 145 ms row by row, and 5 ms in one piece.
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from struct import error as StructError  # noqa: N812 (an exception should look like one)
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from qmq.errors import LogBroken, Malformed
 from qmq.model.dots import Dot, Origin
 from qmq.storage.disk.sqlite import closed_by_an_error, is_damage, medium, open_migrated, open_reader
-from qmq.storage.format.queue_store import RowRun
-from qmq.storage.format.row_checksum import partition_checksum
 from qmq.storage.queues import sqlite_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
 from qmq.storage.queues.database_reads import Place
-from qmq.storage.queues.plan import (
-    RUN_MIN,
-    PartitionKey,
-    origin_columns,
-    unsigned,
-)
-from qmq.storage.queues.rows import RUN_WIDTH, Raw, counts_of, row_values, run_values, split_rows
+from qmq.storage.queues.plan import origin_columns, unsigned
+from qmq.storage.queues.rows import Raw, split_rows
 from qmq.storage.queues.scan import read_position, read_tombstones, walk
+from qmq.storage.queues.stored_run import RawRun, split_runs
+
+T = TypeVar("T")
 
 MOVABLE: Final = "PRAGMA auto_vacuum=2"
 """Its pages can be moved. Execute it before the first page of a file is written."""
@@ -119,31 +115,15 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         with self._medium():
             return shrink(self._database.conn)
 
-    def _insert(self, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
-        opening: list[Value] = []
-        wanted: list[Value] = []
-        numbers: list[tuple[int, int]] = []
-        for index, ((queue, rank, delayed, origin), runs) in enumerate(partitions.items()):
-            number, shared = self._number(origin, added), partition_checksum(queue, rank, delayed, origin)
-            numbers.append((number, shared))
-            opening += (queue, rank, delayed, number, *counts_of(runs), shared)
-            wanted += (index, queue, rank, delayed, number)
-        self._run(sql.OPEN_PARTITIONS, 7, opening)
-        ids = {index: partition for index, partition in self._ask(sql.PARTITION_IDS, 5, wanted)}
-        short: list[Value] = []
-        count = changed = 0
-        for index, runs in enumerate(partitions.values()):
-            number, shared = numbers[index]
-            for run in runs:
-                count += len(run.records)
-                if len(run.records) < RUN_MIN:
-                    short += row_values(ids[index], number, shared, run)
-                else:
-                    once = (ids[index], number, run.flags, run.due_us, run.expires_us, run.exact, run.attempts)
-                    changed += self._run(sql.INSERT_RUN, RUN_WIDTH, run_values(shared, run), once)
-        if changed + self._run(sql.INSERT, 12, short) != count:
-            # Some rows existed: the disk has lost synced journal, and peers send it again.
-            self._run(sql.RECOUNT, 1, list(ids.values()))
+    def _open_partitions(self, partitions: list[tuple[Value, ...]]) -> list[tuple[int, int]]:
+        self._run_rows(sql.OPEN_PARTITIONS, partitions)
+        wanted = [(index, *partition[:4]) for index, partition in enumerate(partitions)]
+        found = {index: (id, messages) for index, id, messages in self._ask_rows(sql.PARTITION_IDS, wanted)}
+        return [found[index] for index in range(len(partitions))]
+
+    def _add_rows(self, flat: Sequence[Value]) -> bool:
+        width = sql.WIDTHS[sql.INSERT]
+        return self._run(sql.INSERT, width, flat) == len(flat) // width
 
     def _delete_run(self, partition: int, first: int, last: int) -> list[tuple[int, int, int]]:
         count, size = self._database.conn.execute(sql.COUNT_RUN, (partition, first, last)).fetchone()
@@ -170,12 +150,11 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
     def _ask_rows(self, statement: str, rows: Sequence[tuple[Value, ...]]) -> list[list[int]]:
         return self._ask(statement, len(rows[0]) if rows else 1, list(chain.from_iterable(rows)))
 
-    def _run(self, template: str, width: int, flat: Sequence[Value], once: tuple[Value, ...] = ()) -> int:
-        """Execute `template` for `once` and `flat`, rows of `width` values one after another. Return how many rows
-        changed."""
+    def _run(self, template: str, width: int, flat: Sequence[Value]) -> int:
+        """Execute `template` for `flat`, rows of `width` values one after another. Return how many rows changed."""
         changed = 0
         for statement, part in self._parts(template, width, flat):
-            changed += self._database.conn.execute(statement, (*once, *part)).rowcount
+            changed += self._database.conn.execute(statement, part).rowcount
         return changed
 
     def _ask(self, template: str, width: int, flat: Sequence[Value]) -> list[list[int]]:
@@ -221,7 +200,11 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         Reads all of it, and keeps other readers waiting. Raises Malformed.
         """
         with self._snapshot() as reader:
-            return walk(reader, lambda partition, raw: bool(self._intact(reader, partition, [raw])))
+            return walk(
+                reader,
+                lambda partition, raw: bool(self._intact(reader, partition, [raw])),
+                lambda partition, run: bool(self._intact_run(partition, run, -1)),
+            )
 
     def tombstones(self) -> set[Dot]:
         with self._snapshot() as reader:
@@ -234,9 +217,22 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
             size = reader.execute(sql.SIZE.format(statement), parameters).fetchone()[0]
         if size is None or size > _PIECE_BYTES_MAX:
             return reader.execute(statement, parameters).fetchall()
-        columns, data = reader.execute(sql.IN_ONE.format(statement), parameters).fetchone()
+        return self._in_one(reader, sql.IN_ONE, split_rows, statement, parameters)
+
+    def _raw_runs(self, connection: sqlite3.Connection, statement: str, parameters: tuple[int, ...]) -> list[RawRun]:
+        return self._in_one(connection, sql.RUNS_IN_ONE, split_runs, statement, parameters)
+
+    def _in_one(
+        self,
+        connection: sqlite3.Connection,
+        template: str,
+        split: Callable[[list[Any], bytes], list[T]],
+        statement: str,
+        parameters: tuple[int, ...],
+    ) -> list[T]:
+        columns, data = connection.execute(template.format(statement), parameters).fetchone()
         try:
-            return split_rows(json.loads(columns), data or b"")
+            return split(json.loads(columns), data or b"")
         except (TypeError, ValueError) as error:
             raise self._broken(f"rows of the queue store cannot be read: {error}") from error
 
