@@ -103,7 +103,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
     def _insert(self, writer: C, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
         """Add the messages that are not here already, and their partitions."""
         divided = list(map(divide, partitions.values()))
-        counts = [counts_of(chain(*parts)) for parts in divided]
+        counts = list(map(counts_of, partitions.values()))
         numbers = [self._number(key.origin, added) for key in partitions]
         shared = [partition_checksum(*key) for key in partitions]
         opened = self._open_partitions(
@@ -125,10 +125,9 @@ class DatabaseQueueStore(DatabaseReads[C]):
         for index, (whole, short) in enumerate(divided):
             partition, number, checksum = opened[index][0], numbers[index], shared[index]
             if index in overlapping:
-                every = [*whole, *short]
-                whole, short = [], self._not_in_runs(writer, partition, checksum, every)
-                if sum(len(run.records) for run in short) < counts[index][0]:
-                    recount.add(partition)
+                whole, short = [], self._not_in_runs(writer, partition, checksum, [*whole, *short])
+            if (whole or index in overlapping) and counts_of(chain(whole, short))[0] != counts[index][0]:
+                recount.add(partition)
             stored += [run_row(partition, checksum, run) for run in whole]
             for run in short:
                 single += row_values(partition, number, checksum, run)
@@ -225,10 +224,9 @@ class DatabaseQueueStore(DatabaseReads[C]):
         """The runs of a partition that may hold one of `sequences`, which are sorted."""
         place = 0
         while place < len(sequences):
-            found = self._runs(connection, statement, partition, shared, sequences[place], RUNS_AT_ONCE)
+            bounds = sequences[place], RUNS_AT_ONCE, sequences[-1]
+            found = self._runs(connection, statement, partition, shared, *bounds)
             for run in found:
-                if run.sequences[0] > sequences[-1]:
-                    return
                 yield run
                 place = bisect_right(sequences, run.sequences[-1])
             if len(found) < RUNS_AT_ONCE:

@@ -437,10 +437,18 @@ class DatabaseReads(ABC, Generic[C]):
             note_damage(self.damage, self._met[place])
 
     def _runs(
-        self, connection: C, statement: str, partition: int, shared: int, sequence: int, limit: int
+        self,
+        connection: C,
+        statement: str,
+        partition: int,
+        shared: int,
+        sequence: int,
+        limit: int,
+        through: int = SIGN - 1,
     ) -> list[StoredRun]:
-        """The first `limit` runs of a partition from the one on that may hold `sequence`. `shared` is its checksum."""
-        raws = self._raw_runs(connection, statement, (partition, partition, sequence, sequence, limit))
+        """The first `limit` runs of a partition that may hold `sequence`, or later ones up to `through`. `shared` is
+        its checksum."""
+        raws = self._raw_runs(connection, statement, (partition, partition, sequence, sequence, through, limit))
         try:
             return [read_run(shared, raw) for raw in raws]
         except ValueError as error:

@@ -162,10 +162,10 @@ RUN_NUMBERS: Final = (
     " runs.checksum AS checksum, settled.messages AS gone, settled.bytes AS gone_bytes,"
     " settled.checksum AS gone_checksum"
 )
-# From the run on that may hold a sequence.
+# From the run on that may hold a sequence, up to another sequence.
 FROM_RUN: Final = f"""FROM {WITH_SETTLED} AND runs.sequence >=
     coalesce((SELECT max(sequence) FROM runs WHERE lane = ? AND sequence <= ?), 0) AND through >= ?
-    ORDER BY runs.sequence LIMIT ?"""
+    AND runs.sequence <= ? ORDER BY runs.sequence LIMIT ?"""
 RUN_PLACES: Final = f"SELECT {RUN_NUMBERS}, places, waiting, NULL AS headers, NULL AS body {FROM_RUN}"
 RUNS: Final = f"SELECT {RUN_NUMBERS}, places, waiting, headers, body {FROM_RUN}"
 RUNS_IN_ONE: Final = """SELECT

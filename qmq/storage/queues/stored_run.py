@@ -38,14 +38,16 @@ _CHECKSUM_BYTES: Final = 4
 _new: Final = tuple.__new__
 
 
-def divide(runs: Iterable[RowRun]) -> tuple[list[RowRun], list[RowRun]]:
+def divide(runs: list[RowRun]) -> tuple[list[RowRun], list[RowRun]]:
     """The messages of one partition as runs that become one row each, and those that become a row for each message.
 
     The first ones are sorted, and no sequence of one lies between two of another.
     """
-    short = [run for run in runs if len(run.records) < RUN_MIN]
-    long = [run for run in runs if len(run.records) >= RUN_MIN]
     whole: list[RowRun] = []
+    long = [run for run in runs if len(run.records) >= RUN_MIN]
+    if not long:
+        return whole, runs
+    short = [run for run in runs if len(run.records) < RUN_MIN]
     for run in long if len(long) == 1 and _is_sorted(long[0].records) else _sorted(long):
         for records in _cut(run.records):
             is_whole = len(records) >= RUN_MIN and records[-1][0] < SIGN
