@@ -287,7 +287,17 @@ def test_a_database_that_is_older_than_the_journal_is_made_up_for(postgres: Serv
 
     with psycopg.connect(url) as connection:
         if how == "made new":
-            for table in ("version", "origins", "lanes", "messages", "tombstones", "progress", "lacks"):
+            for table in (
+                "version",
+                "origins",
+                "lanes",
+                "messages",
+                "tombstones",
+                "progress",
+                "lacks",
+                "runs",
+                "settled",
+            ):
                 connection.execute(f"DROP TABLE qmq_{table}")
         else:
             connection.execute("UPDATE qmq_progress SET position = %s, checksum = %s", (old, number_checksum(old)))

@@ -396,9 +396,8 @@ def test_rows_in_postgresql_are_held_to_the_same_rule(postgres: Server) -> None:
 
 
 IN_JOBS = "lane = (SELECT id FROM lanes WHERE queue = '/queue/jobs' AND delayed = 0)"
-IN_OTHER = (
-    "lane = (SELECT lanes.id FROM lanes JOIN origins ON origins.id = origin WHERE queue LIKE '%r' AND node = 'b')"
-)
+OF_B = "SELECT lanes.id FROM lanes JOIN origins ON origins.id = origin WHERE queue = '/queue/other' AND node = 'b'"
+IN_OTHER = f"lane = ({OF_B})"
 
 
 def damaged(path: Path, *statements: str) -> None:

@@ -15,7 +15,7 @@ from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueRow, RowRun
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
-from qmq.storage.queues.database_reads import RUNS_AT_ONCE, C, DatabaseReads, Place, partition_of
+from qmq.storage.queues.database_reads import DatabaseReads, partition_of
 from qmq.storage.queues.plan import (
     PartitionKey,
     PartitionRow,
@@ -30,6 +30,7 @@ from qmq.storage.queues.plan import (
     signed,
 )
 from qmq.storage.queues.rows import counts_of, row_values, runs_of
+from qmq.storage.queues.run_reads import RUNS_AT_ONCE, C, Place
 from qmq.storage.queues.stored_run import StoredRun, divide, run_row
 
 Value = str | int | bytes | bytearray

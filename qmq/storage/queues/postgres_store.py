@@ -22,10 +22,10 @@ from qmq.model.dots import Dot, Origin
 from qmq.storage.format.row_checksum import number_checksum
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
-from qmq.storage.queues.database_reads import Place
 from qmq.storage.queues.plan import origin_columns, unsigned
 from qmq.storage.queues.postgres_watch import LostConnection, Watch, made_again, shut
 from qmq.storage.queues.rows import Raw
+from qmq.storage.queues.run_reads import Place
 from qmq.storage.queues.stored_run import RawRun
 
 CONNECT_SECONDS: Final = 10

@@ -163,11 +163,11 @@ RUN_NUMBERS: Final = (
     " settled.checksum AS gone_checksum"
 )
 # From the run on that may hold a sequence, up to another sequence.
-FROM_RUN: Final = f"""FROM {WITH_SETTLED} AND runs.sequence >=
+_FROM_RUN: Final = f"""FROM {WITH_SETTLED} AND runs.sequence >=
     coalesce((SELECT max(sequence) FROM runs WHERE lane = ? AND sequence <= ?), 0) AND through >= ?
     AND runs.sequence <= ? ORDER BY runs.sequence LIMIT ?"""
-RUN_PLACES: Final = f"SELECT {RUN_NUMBERS}, places, waiting, NULL AS headers, NULL AS body {FROM_RUN}"
-RUNS: Final = f"SELECT {RUN_NUMBERS}, places, waiting, headers, body {FROM_RUN}"
+RUN_PLACES: Final = f"SELECT {RUN_NUMBERS}, places, waiting, NULL AS headers, NULL AS body {_FROM_RUN}"
+RUNS: Final = f"SELECT {RUN_NUMBERS}, places, waiting, headers, body {_FROM_RUN}"
 RUNS_IN_ONE: Final = """SELECT
     json_group_array(json_array(sequence, through, messages, bytes, timestamp_us, flags, checksum, gone, gone_bytes,
         gone_checksum, length(places), length(waiting), length(headers), length(body))),
@@ -204,10 +204,10 @@ ORIGINS_OF: Final = "SELECT id FROM origins WHERE node = ?"
 ALL_ORIGINS: Final = "SELECT id, node, incarnation FROM origins"
 NODES: Final = "SELECT DISTINCT node FROM origins ORDER BY node"
 ANY_ROW: Final = "SELECT 1 FROM origins CROSS JOIN lanes ON lanes.origin = origins.id WHERE node = ? LIMIT 1"
-HAS_RUNS: Final = "EXISTS (SELECT 1 FROM runs WHERE lane = lanes.id)"
-BY_PRIORITY: Final = f"""SELECT origin, lanes.id, incarnation, rank, delayed, {HAS_RUNS}
+_HAS_RUNS: Final = "EXISTS (SELECT 1 FROM runs WHERE lane = lanes.id)"
+BY_PRIORITY: Final = f"""SELECT origin, lanes.id, incarnation, rank, delayed, {_HAS_RUNS}
     FROM lanes JOIN origins ON origins.id = origin WHERE queue = ? AND node = ? AND rank = ? AND origin >= ?"""
-DELAYED: Final = f"""SELECT origin, lanes.id, incarnation, rank, delayed, {HAS_RUNS}
+DELAYED: Final = f"""SELECT origin, lanes.id, incarnation, rank, delayed, {_HAS_RUNS}
     FROM lanes JOIN origins ON origins.id = origin WHERE queue = ? AND node = ? AND delayed"""
 ORIGINS: Final = """SELECT node, incarnation FROM origins
     WHERE EXISTS (SELECT 1 FROM lanes WHERE lanes.origin = origins.id)"""

@@ -25,9 +25,9 @@ from qmq.model.dots import Dot, Origin
 from qmq.storage.disk.sqlite import closed_by_an_error, is_damage, medium, open_migrated, open_reader
 from qmq.storage.queues import sqlite_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
-from qmq.storage.queues.database_reads import Place
 from qmq.storage.queues.plan import origin_columns, unsigned
 from qmq.storage.queues.rows import Raw, split_rows
+from qmq.storage.queues.run_reads import Place
 from qmq.storage.queues.scan import read_position, read_tombstones, walk
 from qmq.storage.queues.stored_run import RawRun, split_runs
 
