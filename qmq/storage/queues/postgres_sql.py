@@ -129,33 +129,12 @@ OVERDUE: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND due_us <
 OVERDUE_EXACT: Final = f"""SELECT * FROM ({ROWS} lane = %s AND due_us > 0 AND due_us <= %s OFFSET 0) AS late
     WHERE (exact, sequence) > (%s, %s) ORDER BY exact, sequence LIMIT %s"""
 SIZES: Final = "SELECT octet_length(headers) + octet_length(body) FROM ({}) AS sized"
-MOVE: Final = _of_sqlite(sqlite_sql.MOVE)
-END_MISSING: Final = _of_sqlite(sqlite_sql.END_MISSING)
-DELETE_ONE: Final = _of_sqlite(sqlite_sql.DELETE_ONE)
-READY: Final = _of_sqlite(sqlite_sql.READY)
-READY_EXACT: Final = _of_sqlite(sqlite_sql.READY_EXACT)
-DUE: Final = _of_sqlite(sqlite_sql.DUE)
-EXPIRED: Final = _of_sqlite(sqlite_sql.EXPIRED)
-NEXT_DUE: Final = _of_sqlite(sqlite_sql.NEXT_DUE)
-NTH: Final = _of_sqlite(sqlite_sql.NTH)
-COUNT_SPAN: Final = _of_sqlite(sqlite_sql.COUNT_SPAN)
-NTH_EXACT: Final = _of_sqlite(sqlite_sql.NTH_EXACT)
-RUN_COUNTS: Final = _of_sqlite(sqlite_sql.RUN_COUNTS)
-RUN_PLACES: Final = _of_sqlite(sqlite_sql.RUN_PLACES)
-RUNS: Final = _of_sqlite(sqlite_sql.RUNS)
-RUNS_OF: Final = _of_sqlite(sqlite_sql.RUNS_OF)
-UNSETTLED: Final = _of_sqlite(sqlite_sql.UNSETTLED)
-ONE: Final = _of_sqlite(sqlite_sql.ONE)
-ORIGIN: Final = _of_sqlite(sqlite_sql.ORIGIN)
-ORIGINS_OF: Final = _of_sqlite(sqlite_sql.ORIGINS_OF)
-ALL_ORIGINS: Final = _of_sqlite(sqlite_sql.ALL_ORIGINS)
-NODES: Final = _of_sqlite(sqlite_sql.NODES)
-ANY_ROW: Final = _of_sqlite(sqlite_sql.ANY_ROW)
-BY_PRIORITY: Final = _of_sqlite(sqlite_sql.BY_PRIORITY)
-DELAYED: Final = _of_sqlite(sqlite_sql.DELAYED)
-ORIGINS: Final = _of_sqlite(sqlite_sql.ORIGINS)
-PARTITION: Final = _of_sqlite(sqlite_sql.PARTITION)
-MISSING_RANGES: Final = _of_sqlite(sqlite_sql.MISSING_RANGES)
-LISTING: Final = _of_sqlite(sqlite_sql.LISTING)
-DEEPEST: Final = _of_sqlite(sqlite_sql.DEEPEST)
-TOTAL: Final = _of_sqlite(sqlite_sql.TOTAL)
+
+
+def __getattr__(name: str) -> str:
+    """The statements that are spelled differently, and are the same."""
+    if not hasattr(sqlite_sql, name):
+        raise AttributeError(name)
+    made = _of_sqlite(getattr(sqlite_sql, name))
+    globals()[name] = made
+    return made

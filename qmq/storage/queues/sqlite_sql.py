@@ -245,41 +245,9 @@ WIDTHS: Final = {
     HEADS: 2,
 }
 """Values in a row of the statements that take rows."""
-PLAIN: Final = (
-    COUNT_RUN,
-    DELETE_RUN,
-    DELETE_ONE,
-    MOVE,
-    ADD_MISSING,
-    END_MISSING,
-    READY,
-    OVERDUE,
-    READY_EXACT,
-    OVERDUE_EXACT,
-    NTH_EXACT,
-    NTH,
-    COUNT_SPAN,
-    RUN_COUNTS,
-    RUN_PLACES,
-    RUNS,
-    RUNS_OF,
-    DUE,
-    EXPIRED,
-    NEXT_DUE,
-    UNSETTLED,
-    ONE,
-    PARTITION,
-    MISSING_RANGES,
-    ORIGIN,
-    ORIGINS_OF,
-    ALL_ORIGINS,
-    NODES,
-    ANY_ROW,
-    BY_PRIORITY,
-    DELAYED,
-    ORIGINS,
-    LISTING,
-    DEEPEST,
-    TOTAL,
+PLAIN: Final = tuple(
+    text
+    for text in list(globals().values())
+    if isinstance(text, str) and text.startswith(("SELECT", "DELETE", "UPDATE")) and "{}" not in text
 )
 """The others."""
