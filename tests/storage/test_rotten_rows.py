@@ -16,13 +16,18 @@ from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.format.row_checksum import checksum_of, partition_checksum
+from qmq.storage.format.settings import StoreSettings
 from qmq.storage.queues.choice import open_queue_store, stored_rows
 from qmq.storage.queues.postgres_store import PostgresQueueStore
 from qmq.storage.queues.rescue import NOWHERE
 from qmq.storage.queues.rows import runs_of
 from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
 from qmq.storage.queues.stored_run import RUN_MIN
+from qmq.storage.store import open_store
 from tests.support.postgres import Server
+
+from . import rig
+from .rig import Writer, all_rows
 
 A = Origin("a", 2**63 + 5)
 B = Origin("b", 7)
@@ -429,6 +434,27 @@ def test_each_message_that_waits_in_a_damaged_run_is_missing_and_can_be_repaired
         store.repair(gap, [row(B, gap.through, "/queue/other")], None)
     assert set(answers(store)) == sound_rows() - {row(B, 5, "/queue/other")}
     assert isinstance(store, SqliteQueueStore) and store.check() is None
+    assert store.missing_ranges() == []
+    store.close()
+
+
+def test_a_damaged_run_comes_back_from_the_journal_without_what_was_settled(tmp_path: Path) -> None:
+    store = open_store(tmp_path, node="a", settings=StoreSettings(reserve_bytes=0))
+    of_a, of_b = Writer(rig.A), Writer(rig.B)
+    store.journal.append([of_a.published("/queue/q", *[b"%d" % n for n in range(1, 31)])])
+    store.checkpoint(store.journal.end, rig.NOW, {})
+    of_b.settle("/queue/q", [Dot(rig.A, 3)])
+    store.journal.append([of_b.batch()])
+    store.checkpoint(store.journal.end, rig.NOW, {})
+    store.close()
+    damaged(tmp_path / "queues.sqlite", "UPDATE runs SET body = CAST(body || 'x' AS BLOB)")
+    store = open_store(tmp_path, node="a", settings=StoreSettings(reserve_bytes=0))
+    assert all_rows(store) == {} and len(store.missing_ranges()) == 29
+
+    left = [store.row_repairer.search_journal(missing) for missing in store.missing_ranges()]
+
+    assert left == [None] * 29
+    assert all_rows(store) == {Dot(rig.A, n): b"%d" % n for n in range(1, 31) if n != 3}
     assert store.missing_ranges() == []
     store.close()
 
