@@ -198,7 +198,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
         """
         taken: set[int] = set()
         changed: list[tuple[Value, ...]] = []
-        gone: list[Place] = []
+        finished: list[Place] = []
         messages = size = 0
         wanted = set(sequences)
         for run in self._runs_over(writer, self.statements.RUN_PLACES, partition.id, partition.checksum, sequences):
@@ -213,10 +213,10 @@ class DatabaseQueueStore(DatabaseReads[C]):
             if after[0]:
                 changed.append(run.settled_row(partition.id, partition.checksum, waiting))
             else:
-                gone.append((partition.id, run.sequences[0]))
+                finished.append((partition.id, run.sequences[0]))
         self._run_rows(self.statements.SETTLE, changed)
-        self._run_rows(self.statements.DELETE_RUNS, gone)
-        self._run_rows(self.statements.DELETE_SETTLED, gone)
+        self._run_rows(self.statements.DELETE_RUNS, finished)
+        self._run_rows(self.statements.DELETE_SETTLED, finished)
         return [sequence for sequence in sequences if sequence not in taken], messages, size
 
     def _runs_over(

@@ -135,7 +135,7 @@ class StoredRun:
 
     def __init__(self, shared: int, raw: RawRun) -> None:
         """See `read_run`."""
-        first, through, count, size, time_us, flags, checksum, gone, gone_size, settled, places, waiting, *data = raw
+        first, through, count, size, time_us, flags, checksum, done, done_size, settled, places, waiting, *data = raw
         own = crc32(
             places[:-_CHECKSUM_BYTES], crc32(_NUMBERS(first, through, count, size, time_us % (1 << 64), flags), shared)
         )
@@ -149,9 +149,9 @@ class StoredRun:
         self._lengths = numbers[3 * count :]
         self.size: int = size
         self._flags, self._own, self._data = flags, own, (checksum, *data)
-        if gone is gone_size is settled is waiting is None:
+        if done is done_size is settled is waiting is None:
             self.waiting = b"\1" * count
-        elif settled != _settled_checksum(shared, first, gone, gone_size, waiting) or len(waiting) != count:
+        elif settled != _settled_checksum(shared, first, done, done_size, waiting) or len(waiting) != count:
             raise ValueError(f"what is settled of the run from {first} on is damaged")
         else:
             self.waiting = waiting
@@ -172,8 +172,8 @@ class StoredRun:
         """The row beside that of the run."""
         first = self.sequences[0]
         messages, size = self.totals(waiting)
-        gone = len(waiting) - messages, self.size - size
-        return (partition, first, *gone, _settled_checksum(shared, first, *gone, waiting), waiting)
+        done = len(waiting) - messages, self.size - size
+        return (partition, first, *done, _settled_checksum(shared, first, *done, waiting), waiting)
 
     def is_sound(self) -> bool:
         """Whether headers and body, which were asked for, are what was written."""

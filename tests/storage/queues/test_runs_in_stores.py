@@ -88,7 +88,7 @@ def same(store: QueueStore, twin: MemoryQueueStore, rng: random.Random, have: di
         assert store.unsettled_rows(origin, after, through, 20_000) == wanted[:1000]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_history_of_runs_comes_to_what_single_rows_come_to(store: QueueStore, seed: int) -> None:
     rng = random.Random(f"runs {seed}")
     twin = MemoryQueueStore(MemoryDisk())
