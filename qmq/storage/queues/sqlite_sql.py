@@ -79,7 +79,7 @@ KNOWN_MIGRATIONS: Final = frozenset({"m001_first", "m002_runs"})
 
 INSERT: Final = "INSERT INTO messages VALUES {} ON CONFLICT (lane, sequence) DO NOTHING"
 ADD_RUNS: Final = "INSERT INTO runs VALUES {}"
-# A run that begins before a stretch may reach into it; runs of one partition do not overlap.
+# A run that begins before a span may reach into it; runs of one partition do not overlap.
 OVERLAPPING: Final = """WITH wanted (n, lane, low, high) AS (VALUES {})
     SELECT json_group_array(json_array(n)) FROM wanted
     WHERE EXISTS (SELECT 1 FROM messages WHERE lane = wanted.lane AND sequence BETWEEN low AND high)

@@ -189,7 +189,7 @@ class StoredRun:
         body = self._data[2]
         past = bisect_right(self.sequences, beyond)
         waiting = bytes(past) + self.waiting[past:]
-        bodies = _stretches(self._sizes)
+        bodies = _spans(self._sizes)
         found = compress(zip(self.sequences, self._times, bodies, self._headers(), strict=True), waiting)
         rows: list[Any] = [
             _new(
@@ -206,10 +206,10 @@ class StoredRun:
         if not self._lengths:
             return repeat(headers, len(self.sequences))
         known: dict[bytes, bytes] = {}
-        return [known.setdefault(headers[start:end], headers[start:end]) for start, end in _stretches(self._lengths)]
+        return [known.setdefault(headers[start:end], headers[start:end]) for start, end in _spans(self._lengths)]
 
 
-def _stretches(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _spans(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Where pieces of these lengths begin and end."""
     ends = list(accumulate(lengths))
     return zip(chain((0,), ends), ends, strict=False)
