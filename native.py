@@ -10,6 +10,7 @@ Needs mypy with its extra `mypyc`, a C compiler and the headers of this Python; 
 """
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -64,6 +65,24 @@ SMALL_TO_COMPILE = ["-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-
 SMALL_TO_LINK = ["-Wl,-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,noseparate-code"]
 """Python finds a module by one symbol, and C has no exceptions: neither names nor tables for unwinding are of use."""
 
+SMALL_HEADER = """
+#include "CPy.h"
+#pragma GCC visibility push(hidden)
+extern PyObject *QMQ_GLOBALS;
+#define OF_THIS_FILE __attribute__((noinline, cold, unused)) static void
+OF_THIS_FILE qmq_add(const char *function, int line) { CPy_AddTraceback(QMQ_FILE, function, line, QMQ_GLOBALS); }
+OF_THIS_FILE qmq_type_error(const char *function, int line, const char *expected, PyObject *value) {
+    CPy_TypeErrorTraceback(QMQ_FILE, function, line, QMQ_GLOBALS, expected, value);
+}
+#define CPy_AddTraceback(file, function, line, globals) qmq_add(function, line)
+#define CPy_TypeErrorTraceback(file, function, line, globals, expected, value) \\
+    qmq_type_error(function, line, expected, value)
+"""
+"""Before each file of mypyc. What other files define needs no address in a table: it is in the same library. The calls
+for a line of a traceback leave out the two values that are the same in the whole file."""
+
+TRACEBACK = re.compile(r'CPy_AddTraceback\(("[^"]*"), "[^"]*", -?[0-9]+, (CPyStatic_\w+)\)')
+
 SMALL_MODULES = ["-nostartfiles"]
 """Each compiled module is a library of one function, which finds it in the shared one; nothing runs at its start."""
 
@@ -115,6 +134,7 @@ def compile_in(directory: Path) -> None:
         extension.extra_compile_args = [*extension.extra_compile_args, *SMALL_TO_COMPILE]
         only_finds = [] if extension.name == f"{GROUP}__mypyc" else SMALL_MODULES
         extension.extra_link_args = [*extension.extra_link_args, *SMALL_TO_LINK, *only_finds]
+    Path("build", "small.h").write_text(SMALL_HEADER, "utf-8")
     build = Distribution({"ext_modules": extensions, "packages": ["qmq"]}).get_command_obj("build_ext")
     build.inplace = True
     build.parallel = PROCESSORS
@@ -126,15 +146,28 @@ def compile_in(directory: Path) -> None:
 
 def compile_at_once(compiler: Any, sources: list[str], output_dir: str | None = None, **options: Any) -> list[str]:
     """In place of the method of setuptools, which compiles the files of an extension one after the other."""
+
+    def compile_one(file: str) -> None:
+        source, suffix = build[file]
+        compiler._compile(file, source, suffix, arguments, [*extra, *for_traceback(source)], flags)
+
     _, objects, extra, flags, build = compiler._setup_compile(
         output_dir, options["macros"], options["include_dirs"], sources, options["depends"], options["extra_postargs"]
     )
     arguments = compiler._get_cc_args(flags, options["debug"], None)
     with ThreadPoolExecutor(PROCESSORS) as pool:
-        done = [pool.submit(compiler._compile, one, *build[one], arguments, extra, flags) for one in objects]
+        done = [pool.submit(compile_one, one) for one in objects]
     for one in done:
         one.result()
     return list(objects)
+
+
+def for_traceback(source: str) -> list[str]:
+    """The options with which a file gets SMALL_HEADER; none for one that adds no line to a traceback."""
+    found = TRACEBACK.search(Path(source).read_text("utf-8"))
+    if found is None:
+        return []
+    return ["-include", "build/small.h", f"-DQMQ_FILE={found[1]}", f"-DQMQ_GLOBALS={found[2]}"]
 
 
 if __name__ == "__main__":

@@ -131,3 +131,18 @@ def test_what_is_missing_is_named(compiler: str, said: str, monkeypatch: pytest.
     monkeypatch.setattr(native.sysconfig, "get_path", lambda name: str(tmp_path))
 
     assert said in (native.obstacle() or "")
+
+
+def test_a_file_of_mypyc_is_compiled_with_its_name_and_its_globals(tmp_path: Path) -> None:
+    source = tmp_path / "module.c"
+    source.write_text('    CPy_AddTraceback("qmq/hot.py", "<module>", -1, CPyStatic_hot___globals);\n', "utf-8")
+
+    options = native.for_traceback(str(source))
+
+    assert options[-2:] == ['-DQMQ_FILE="qmq/hot.py"', "-DQMQ_GLOBALS=CPyStatic_hot___globals"]
+
+
+def test_a_file_without_a_traceback_is_compiled_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "runtime.c").write_text("void CPy_AddTraceback(const char *filename);\n", "utf-8")
+
+    assert native.for_traceback(str(tmp_path / "runtime.c")) == []
