@@ -1,4 +1,4 @@
-"""`qmq log`: verify, print and restore the commit log of a data directory."""
+"""`qmq log`: verify, print, search and restore the commit log of a data directory."""
 
 import sys
 from contextlib import closing
@@ -10,6 +10,7 @@ import click
 
 from ..unix_socket import SOCKET_NAME
 from .listen import json_body
+from .log_search import search
 from .options import FOLDER, json_option
 from .output import Failed, body_text, byte_size, print_json, show_table, utc_text
 
@@ -168,6 +169,9 @@ def release(directory: Path, drop: bool, yes: bool, queue_store: str) -> None:
                 click.echo("nothing was changed; add --yes to apply this")
     except (OSError, StorageError) as error:
         raise Failed.by(error) from error
+
+
+log.add_command(search)
 
 
 def _cut(text: str) -> str:

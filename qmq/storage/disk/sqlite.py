@@ -39,6 +39,7 @@ def open_database(path: Path | None, *, first: str = "") -> Database:
             connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA secure_delete=1")  # the default of some builds only: a free page has no message
             _keep_temporaries_in_memory(connection)
         # To find plugins, it would read the metadata of all installed packages.
         return Database(connection, strict=True, execute_plugins=False)
