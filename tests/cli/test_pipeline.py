@@ -109,6 +109,7 @@ def test_an_address_of_what_is_not_mounted_is_refused_before_anything_is_read(
         ["tables", "--path", "."],
         ["compact"],
         ["vacuum"],
+        ["erase", "--where", "true"],
         ["compare", "."],
         ["dead-letters", "--archive"],
         ["replay", "--archive"],

@@ -15,6 +15,7 @@ JOBS: Table = {
     "archive": ("qmq.cli.pipeline.archive:archive", "Add new messages to an archive (a Delta table)."),
     "compact": ("qmq.cli.pipeline.archive:compact", "Combine the small files of an archive."),
     "vacuum": ("qmq.cli.pipeline.archive:vacuum", "Remove unused files of an archive."),
+    "erase": ("qmq.cli.pipeline.archive:erase", "Remove messages from an archive or a typed table."),
     "audit": ("qmq.cli.pipeline.audit:audit", "Find records that are missing, doubled, out of order or corrupt."),
     "stats": ("qmq.cli.pipeline.stats:stats", "Show rates, sizes and waiting messages of destinations."),
     "dead-letters": ("qmq.cli.pipeline.dead_letters:dead_letters", "Show dead letters by queue and reason."),
@@ -28,7 +29,7 @@ JOBS: Table = {
 def pipeline() -> None:
     """Archive, audit and replay the history of a mesh with Spark.
 
-    Needs the extra `qmq[spark]` and Java 17 or newer; `qmq pipeline doctor` lists what is missing. `tables`, `compact`
-    and `vacuum` need only `qmq[archive]`. Under spark-submit:
+    Needs the extra `qmq[spark]` and Java 17 or newer; `qmq pipeline doctor` lists what is missing. `tables`, `compact`,
+    `vacuum` and `erase` need only `qmq[archive]`. Under spark-submit:
     `spark-submit --master … $(qmq pipeline script) archive …`.
     """

@@ -1,14 +1,15 @@
-"""`qmq pipeline archive`, `compact`, `vacuum`."""
+"""`qmq pipeline archive`, `compact`, `vacuum`, `erase`."""
 
 from typing import Any
 
 import click
 
 from ..options import json_option
-from ..output import byte_size, print_json
+from ..output import byte_size, counted, print_json
 from .shared import (
     TABLE,
     failures_in_one_line,
+    iceberg_option,
     job,
     read_source,
     removed_option,
@@ -99,3 +100,41 @@ def vacuum(table: str, hours: int, dry_run: bool, as_json: bool) -> None:
         for name in names:
             click.echo(name)
         click.echo(f"{len(names)} files {'would be' if dry_run else 'were'} removed")
+
+
+@click.command
+@click.argument("table", type=TABLE)
+@click.option(
+    "--where", "condition", required=True, metavar="EXPR", help="Condition in SQL, such as \"headers['user'] = '17'\"."
+)
+@storage_option
+@iceberg_option
+@click.option("--yes", is_flag=True, help="Erase them. Without this, the command only counts them.")
+@json_option
+def erase(table: str, condition: str, iceberg: str | None, yes: bool, as_json: bool) -> None:
+    """Remove messages from an archive or a typed table.
+
+    These are the rows for which EXPR is true. All files that have had them are removed as well, so earlier versions of
+    the table cannot be read any more. An archiver may run at the same time, and does not add the messages again. Nodes
+    and backups keep theirs: docs/erasure.md.
+    """
+    require("archive", "pyarrow", "deltalake")
+    from ...spark.archive.erase import erase as erase_rows
+    from ...spark.archive.erase import matching
+
+    with failures_in_one_line():
+        if not yes:
+            found = matching(table, condition)
+        elif iceberg is None:
+            found = erase_rows(table, condition)
+        else:
+            require("iceberg", "pyiceberg")
+            from ...spark.archive.iceberg import IcebergTable
+
+            found = erase_rows(table, condition, iceberg=IcebergTable(iceberg, table))
+    if as_json:
+        print_json({"erased" if yes else "found": found})
+        return
+    for day, count in found.items():
+        click.echo(f"{day}: {counted(count, 'message')}")
+    click.echo(f"{counted(sum(found.values()), 'message')} {'erased' if yes else 'found; add --yes to erase them'}")

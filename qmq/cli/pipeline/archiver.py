@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ...config import load
-from ...config.archives import read_iceberg_name
 from ...errors import NotConnected
 from ..options import FILE, directory_of, json_option
 from ..output import byte_size, counted, print_json, printable
 from .shared import (
     TABLE,
     failures_in_one_line,
+    iceberg_option,
     in_one_line,
     read_source,
     require,
@@ -49,12 +49,7 @@ LOOK_SECONDS: Final = 60.0
     show_default=True,
     help="Name at the nodes (`qmq status`); without TABLE, that of the definition with the table.",
 )
-@click.option(
-    "--iceberg",
-    metavar="CATALOG.NAMESPACE.TABLE",
-    callback=lambda ctx, param, value: checked_name(value),
-    help="Register the files of TABLE in this table of Iceberg, too.",
-)
+@iceberg_option
 @click.option("--once", is_flag=True, help="Add what there is now, and stop.")
 @click.option(
     "--every", type=click.FloatRange(min=1.0), default=10.0, show_default=True, help="Seconds from run to run."
@@ -122,14 +117,6 @@ def archive(
                     archiver.register()
                     return
                 serve(archiver, reporter, every, pauses(stop, defined))
-
-
-def checked_name(value: str | None) -> str | None:
-    """Of a table of Iceberg."""
-    try:
-        return None if value is None else read_iceberg_name(value)
-    except ValueError as error:
-        raise click.BadParameter(f"it {error}") from None
 
 
 def until_found(defined: "DefinedArchive", every: float, stop: threading.Event, *, waits: bool) -> "Found | None":

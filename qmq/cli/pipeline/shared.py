@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ...address import table_place
+from ...config.archives import read_iceberg_name
 from ..options import together
 from ..output import Failed
 
@@ -56,6 +57,13 @@ def _set_storage(ctx: click.Context, param: click.Parameter, values: tuple[str, 
         os.environ[name.upper()] = value
 
 
+def _iceberg_name(value: str | None) -> str | None:
+    try:
+        return None if value is None else read_iceberg_name(value)
+    except ValueError as error:
+        raise click.BadParameter(f"it {error}") from None
+
+
 PATH = _LocalPath()
 TABLE = _Table()
 storage_option: Callable[[F], F] = click.option(
@@ -65,6 +73,12 @@ storage_option: Callable[[F], F] = click.option(
     callback=_set_storage,
     expose_value=False,
     help="Of an object store, such as AWS_REGION=eu-west-1; the same as this variable of the environment.",
+)
+iceberg_option: Callable[[F], F] = click.option(
+    "--iceberg",
+    metavar="CATALOG.NAMESPACE.TABLE",
+    callback=lambda ctx, param, value: _iceberg_name(value),
+    help="Register the files of TABLE in this table of Iceberg, too.",
 )
 login_options: Callable[[F], F] = together(
     click.option(

@@ -26,12 +26,10 @@ from pyiceberg.transforms import DayTransform
 
 from qmq.spark.archive.files import COLUMNS, PARTITION
 from qmq.spark.archive.live_files import live_files
-from qmq.spark.archive.storage import directory_of, files_of, place_of, remove
+from qmq.spark.archive.storage import ICEBERG_METADATA, directory_of, files_of, place_of, remove
 from qmq.spark.archive.table import COMMIT_TRIES, ArchiveError, open_table
 from qmq.spark.reading.views import arrow_schema
 
-METADATA: Final = "_iceberg"
-"""Directory of the archive. `vacuum` of Delta leaves alone what begins with an underscore."""
 ARCHIVE: Final = "qmq.archive"
 """Property of the Iceberg table: the id of the Delta table whose files it has."""
 VERSION: Final = "qmq.version"
@@ -156,7 +154,7 @@ class IcebergTable:
     def _made(self, archive: str) -> Table:
         catalog, schema = self._open_catalog(), arrow_schema("messages", COLUMNS)
         catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-        said = {**PROPERTIES, ARCHIVE: archive, "write.metadata.path": f"{self._uri}/{METADATA}"}
+        said = {**PROPERTIES, ARCHIVE: archive, "write.metadata.path": f"{self._uri}/{ICEBERG_METADATA}"}
         try:
             with catalog.create_table_transaction(self._identifier, schema, self._uri, properties=said) as transaction:
                 with transaction.update_spec() as spec:
@@ -175,7 +173,7 @@ class IcebergTable:
             table.maintenance.expire_snapshots().older_than(old).commit()
             table.refresh()
         needed = {name.rpartition("/")[2] for name in _metadata_files(table)}
-        there = files_of(self._table).get_file_info(fs.FileSelector(METADATA, allow_not_found=True))
+        there = files_of(self._table).get_file_info(fs.FileSelector(ICEBERG_METADATA, allow_not_found=True))
         oldest = time.time() - metadata_hours * 3600
         unused = [one for one in there if one.base_name not in needed and one.mtime.timestamp() < oldest]
         for one in unused:

@@ -23,6 +23,8 @@ UNSAFE: Final = {"AWS_S3_ALLOW_UNSAFE_RENAME": ("true", "1"), "AWS_CONDITIONAL_P
 SETTINGS: Final = ("AWS_", "GOOGLE_", "AZURE_")
 """How the names of variables begin that say how object stores are opened."""
 Settings: TypeAlias = tuple[tuple[str, str], ...]
+ICEBERG_METADATA: Final = "_iceberg"
+"""Directory of an archive with a table of Iceberg. `vacuum` of Delta leaves alone what begins with an underscore."""
 
 
 def place_of(table: str) -> str:

@@ -100,17 +100,25 @@ def require_same(delta: DeltaTable, table: str, chosen: Mapping[str, Any]) -> No
         raise ArchiveError(f"{table} was started as {json.dumps(was)}, and this run is {json.dumps(dict(chosen))}")
 
 
-def _described(delta: DeltaTable, table: str, kind: str) -> dict[str, Any]:
-    """What the table says that it is an archive of. Raises ArchiveError when it is none."""
+def _described(delta: DeltaTable, table: str, *kinds: str) -> dict[str, Any]:
+    """What the table says that it is one of. Raises ArchiveError when it is of none of these kinds."""
     try:
         was = json.loads(delta.metadata().description or "")
     except ValueError:
         was = None
-    if not isinstance(was, dict) or kind not in was:
-        raise ArchiveError(f"{table} is a Delta table, but no {NAMES[kind]} of QMQ")
-    if was[kind] > TABLE_VERSION:
-        raise ArchiveError(f"{table} was written by later software (version {was[kind]})")
+    found = [was[kind] for kind in kinds if kind in was] if isinstance(was, dict) else []
+    if not found:
+        raise ArchiveError(f"{table} is a Delta table, but no {' or '.join(NAMES[kind] for kind in kinds)} of QMQ")
+    if found[0] > TABLE_VERSION:
+        raise ArchiveError(f"{table} was written by later software (version {found[0]})")
     return was
+
+
+def open_ours(table: str) -> DeltaTable:
+    """An archive or a typed table. Raises ArchiveError when there is none, and as `open_table`."""
+    delta = open_table(table)
+    _described(delta, table, *NAMES)
+    return delta
 
 
 def commit(
@@ -143,16 +151,19 @@ def commit(
     raise Overtaken(f"nothing could be added to {table} in {COMMIT_TRIES} tries: {problem}") from problem
 
 
-def replace(table: str, files: Sequence[LiveFile], entries: Sequence[Mapping[str, Any]]) -> None:
-    """In place of `files` have those of `entries`, which hold the same rows, in one commit. What others add stays.
+def replace(
+    table: str, files: Sequence[LiveFile], entries: Sequence[Mapping[str, Any]], *, is_change: bool = False
+) -> None:
+    """In place of `files` have those of `entries`, in one commit: the same rows, unless `is_change`. What others add
+    stays, and how far the table goes.
 
     Raises Overtaken when the table does not have all of `files` any more, or others commit all the time.
     """
     now_ms = int(time.time() * 1000)
     actions: list[AddAction | RemoveAction] = [
-        RemoveAction(file.path, False, now_ms, file.size, {PARTITION: file.day}) for file in files
+        RemoveAction(file.path, is_change, now_ms, file.size, {PARTITION: file.day}) for file in files
     ]
-    actions += [_action(entry, is_new=False) for entry in entries]
+    actions += [_action(entry, is_new=is_change) for entry in entries]
     # Another process has committed, which may not matter: look again.
     for _ in range(COMMIT_TRIES):
         delta = open_table(table)

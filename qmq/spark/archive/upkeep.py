@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from qmq.spark.archive.files import PARTITION, DayFile
 from qmq.spark.archive.live_files import LiveFile, live_files
-from qmq.spark.archive.storage import files_of, place_of
-from qmq.spark.archive.table import open_table, replace
+from qmq.spark.archive.storage import files_of, place_of, remove
+from qmq.spark.archive.table import Overtaken, open_table, replace
 
 TARGET_BYTES: Final = 256 << 20
 """Of a file. Sorted ones of at least half of it are left alone."""
@@ -63,10 +63,13 @@ def compact_step(table: str, least: int) -> Rewritten:
     return Rewritten()
 
 
-def vacuum(table: str, *, hours: int = 168, dry_run: bool = False) -> list[str]:
-    """Remove files that no version of the last `hours` needs, and those of runs that died; returns their names."""
+def vacuum(table: str, *, hours: int = 168, dry_run: bool = False, full: bool = True) -> list[str]:
+    """Remove files that no version of the last `hours` needs, and those of runs that died; returns their names.
+
+    Unless `full`, only files that the table has had: a run that writes at this moment loses nothing.
+    """
     removed: list[str] = open_table(table).vacuum(
-        retention_hours=hours, dry_run=dry_run, enforce_retention_duration=hours >= 168, full=True
+        retention_hours=hours, dry_run=dry_run, enforce_retention_duration=hours >= 168, full=full
     )
     return removed
 
@@ -118,20 +121,41 @@ def joined(unsorted: Sequence[DayEntry], others: Sequence[DayEntry]) -> list[Day
 
 
 def _rewrite(table: str, files: Sequence[DayEntry], target_bytes: int) -> Rewritten:
-    """Files of one day as sorted ones, in one commit. After an error it may be in the table: its files stay."""
+    return rewrite(table, [file.live for file in files], target_bytes=target_bytes)
+
+
+def rewrite(
+    table: str, files: Sequence[LiveFile], *, target_bytes: int = TARGET_BYTES, without: pa.Array | None = None
+) -> Rewritten:
+    """Files of one day as sorted ones, `without` the rows with these ids, in one commit. After an error it may be in
+    the table: its files stay, unless it was overtaken. Raises as `table.replace`.
+    """
     columns = pa.schema(field for field in pa.schema(open_table(table).schema()) if field.name != PARTITION)
-    made = list(_sorted_files(table, [file.live for file in files], columns, target_bytes))
-    replace(table, [file.live for file in files], made)
+    made = list(_sorted_files(table, files, columns, target_bytes, without))
+    try:
+        replace(table, files, made, is_change=without is not None)
+    except Overtaken:
+        # Of what was erased meanwhile nothing is left, unless it was this commit that came first after all.
+        kept = {file.path for file in live_files(open_table(table))}
+        for entry in made:
+            if entry["path"] not in kept:
+                remove(table, entry["path"])
+        raise
     return Rewritten(len(files), len(made))
 
 
+def has_id(rows: pa.RecordBatch | pa.Table, ids: pa.Array) -> Any:
+    """For each row, whether its message is one of `ids`."""
+    return pc.is_in(pc.binary_join_element_wise(rows["origin"], pc.cast(rows["sequence"], pa.string()), "-"), ids)
+
+
 def _sorted_files(
-    table: str, files: Sequence[LiveFile], columns: pa.Schema, target_bytes: int
+    table: str, files: Sequence[LiveFile], columns: pa.Schema, target_bytes: int, without: pa.Array | None
 ) -> Iterator[dict[str, Any]]:
     """The rows of `files` in sorted files, and what a commit must know of each."""
     made: DayFile | None = None
     try:
-        for rows in _runs(table, files, columns):
+        for rows in _runs(table, files, columns, without):
             made = made or DayFile(table, files[0].day, f"{SORTED}{uuid.uuid4().hex}", columns)
             _write_sorted(rows, made)
             del rows  # or it is there while the next ones are gathered
@@ -146,15 +170,17 @@ def _sorted_files(
         raise
 
 
-def _runs(table: str, files: Sequence[LiveFile], columns: pa.Schema) -> Iterator[pa.Table]:
+def _runs(table: str, files: Sequence[LiveFile], columns: pa.Schema, without: pa.Array | None) -> Iterator[pa.Table]:
     """The rows of `files`, so many at a time as are sorted together."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for live in files:
         with pq.ParquetFile(live.path, filesystem=files_of(table)) as file:
-            for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
-                waiting.append(_with(columns, batch))
-                size += batch.nbytes
+            for found in file.iter_batches(batch_size=ROWS_PER_GROUP):
+                batch = found if without is None else found.filter(pc.invert(has_id(found, without)))
+                if batch.num_rows:
+                    waiting.append(_with(columns, batch))
+                    size += batch.nbytes
                 if size >= RUN_BYTES:
                     yield _together(waiting)
                     size = 0

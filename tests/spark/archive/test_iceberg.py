@@ -17,8 +17,9 @@ from pyiceberg.table import Table
 
 from qmq.spark.archive import iceberg as module
 from qmq.spark.archive.archiver import REGISTER_SECONDS, Archiver
-from qmq.spark.archive.iceberg import METADATA, IcebergTable
-from qmq.spark.archive.storage import files_of
+from qmq.spark.archive.erase import erase
+from qmq.spark.archive.iceberg import IcebergTable
+from qmq.spark.archive.storage import ICEBERG_METADATA, files_of
 from qmq.spark.archive.table import ArchiveError, open_table
 from qmq.spark.archive.upkeep import compact, vacuum
 from qmq.spark.reading.options import read_options
@@ -286,11 +287,11 @@ def test_old_snapshots_and_their_metadata_are_removed(mesh: Mesh) -> None:
         compact(mesh.table)
         table.register()
     assert table.vacuum() == 0, "all of it is of today"
-    before = len(list((Path(mesh.table) / METADATA).iterdir()))
+    before = len(list((Path(mesh.table) / ICEBERG_METADATA).iterdir()))
 
     removed = table.vacuum(snapshot_hours=0, metadata_hours=0)
 
-    assert removed > 5 and len(list((Path(mesh.table) / METADATA).iterdir())) == before - removed + 1
+    assert removed > 5 and len(list((Path(mesh.table) / ICEBERG_METADATA).iterdir())) == before - removed + 1
     assert len(registered().snapshots()) == 1
     mesh.grow()
     mesh.archiver().run()
@@ -353,3 +354,19 @@ def test_no_key_is_in_the_tables_or_in_what_is_printed(store: StoreProcess, mesh
     assert not any(key.encode() in data for data in found for key in (SECRET, PASSWORD))
     opened = IcebergTable(NAME, mesh.table)._open_catalog().load_table("qmq.messages")
     assert opened.scan().to_arrow().num_rows == 20
+
+
+def test_what_is_erased_is_in_no_snapshot_and_the_files_that_are_left_are_registered(mesh: Mesh) -> None:
+    mesh.archiver(iceberg=NAME).run()
+    iceberg = IcebergTable(NAME, mesh.table)
+    iceberg.register()
+    mesh.grow()
+    mesh.archiver(iceberg=NAME).run()
+
+    with pytest.raises(ArchiveError, match="is registered in Iceberg"):
+        erase(mesh.table, "sequence <= 10")
+    erase(mesh.table, "sequence <= 10", iceberg=iceberg)
+
+    for reader in READERS:
+        assert sorted(row[1] for row in reader(mesh)) == [*range(11, mesh.last + 1)], reader.__name__
+    assert len(registered().snapshots()) == 1
