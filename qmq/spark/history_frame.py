@@ -11,13 +11,15 @@ source, which cost more than a short tail.
 """
 
 import json
+import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from qmq.spark.archive.table import archive_choice, open_table, table_vector
+from qmq.spark.archive.losses import losses_text
+from qmq.spark.archive.table import archive_choice, lost_of, open_table, table_vector
 from qmq.spark.jobs.archive import read_archive
 from qmq.spark.jobs.messages import only
 from qmq.spark.jobs.tasks import frame_of
@@ -99,6 +101,9 @@ class _Cut:
         columns = columns_of(asked)
         self.delta = open_table(table)
         begun = archive_choice(self.delta, table)
+        if lost := lost_of(self.delta):
+            of = f" (it is of {begun['subscribe']})" if "subscribe" in begun else ""
+            warnings.warn(f"{table}{of} was made without these records: {losses_text(lost)}", stacklevel=3)
         # Expressions, not columns: each column would be several calls to the JVM.
         shown = [MESSAGE_ID if name == "message_id" else name for name in columns]
         stored = {"origin", "sequence", "destination", "timestamp", *columns}

@@ -44,7 +44,9 @@ def archive(table: str, as_json: bool, **source: Any) -> None:
         print_json(done.as_json())
         return
     if done.missing:
-        click.echo(f"no node has these any more, so the archive begins without them: {done.missing}", err=True)
+        click.echo(f"no node has these any more, so the archive goes on without them: {done.missing}", err=True)
+    if done.found:
+        click.echo(f"these were missing and have been added: {done.found}", err=True)
     files = f"{done.files} files, {byte_size(done.bytes)}"
     click.echo(f"{done.rows} messages added in {done.seconds:.1f} s ({files}, {done.commits} commits)")
 

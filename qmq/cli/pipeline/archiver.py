@@ -188,7 +188,9 @@ class Reporter:
             self._was_standby = self._archiver.is_standby
             click.echo("another archiver works: standing by" if self._was_standby else "working", err=True)
         if done.missing:
-            click.echo(f"no node has these any more, so the archive begins without them: {done.missing}", err=True)
+            warn(f"no node has these any more, so the archive goes on without them: {done.missing}")
+        if done.found:
+            warn(f"these were missing and have been added: {done.found}")
         self._rows, self._files, self._bytes = (
             self._rows + done.rows,
             self._files + done.files,
@@ -231,6 +233,10 @@ def show_standing(found: dict[str, Any], *, as_json: bool) -> None:
     click.echo(f"{counted(found['rows'], 'message')} in {counted(found['files'], 'file')}, {size}")
     click.echo(f"version {found['version']}, the last commit was at {found['last_commit']}")
     click.echo(f"{counted(found['behind_records'], 'record')} behind")
+    for one in found["lost"]:
+        click.echo(
+            printable(f"without {one['origin']} from {one['first']} to {one['last']}: {one['why']}, {one['at']}")
+        )
 
 
 @contextmanager

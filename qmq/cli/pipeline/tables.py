@@ -65,7 +65,7 @@ def _lines(done: Any) -> list[str]:
     drift = done.drift
     missing = done.done.missing
     return [
-        *([f"no node has these any more, so the table begins without them: {missing}"] if missing else []),
+        *([f"no node has these any more, so the table goes on without them: {missing}"] if missing else []),
         *(f"new column {path} ({kind})" for path, kind in done.added.items()),
         *(f"DRIFT new field {path} ({kind}): only in body" for path, kind in drift.new.items()),
         *(

@@ -19,7 +19,7 @@ from qmq.model.lag import Behind, Lag, behind
 from qmq.spark.archive.files import write_parts
 from qmq.spark.archive.run import Archived, archive, begin
 from qmq.spark.archive.storage import place_of
-from qmq.spark.archive.table import Overtaken, choice_of, open_table, table_vector
+from qmq.spark.archive.table import Overtaken, choice_of, lost_of, open_table, table_vector
 from qmq.spark.archive.turn import TAKEOVER_SECONDS, Turn
 from qmq.spark.archive.upkeep import Rewritten, compact_step, vacuum
 from qmq.spark.reading.options import Options
@@ -195,5 +195,6 @@ def standing(options: Options, table: str) -> dict[str, Any]:
         "files": files.num_rows,
         "bytes": sum(files["size_bytes"].to_pylist()),
         "last_commit": datetime.fromtimestamp(last["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds"),
+        "lost": [one._asdict() for one in lost_of(delta)],
         "behind_records": behind(have, table_vector(delta, have)),
     }

@@ -21,6 +21,7 @@ from qmq.spark.archive.storage import create, make_durable, remove
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.plan import Part
+from qmq.spark.reading.ranges import Lacking
 from qmq.spark.reading.views import arrow_schema
 
 COLUMNS: Final = ("origin", "sequence", "timestamp", "destination", "priority", "headers", "body")
@@ -30,6 +31,7 @@ ROWS_PER_GROUP: Final = 131_072
 BYTES_PER_GROUP: Final = 64 << 20
 """Of rows that wait to be written, of all days: parts of live nodes are made by numbers of records, of any size."""
 SCHEMA: Final = arrow_schema("messages", COLUMNS)
+LACKING: Final = "lacking"
 BOUND_CHARS: Final = 32
 """Of the bounds of text, which may be long."""
 HIGHEST: Final = "\U0010ffff"
@@ -37,8 +39,15 @@ HIGHEST: Final = "\U0010ffff"
 
 
 def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) -> list[dict[str, Any]]:
-    """The rows of some parts as files of an archive; see `write_rows`."""
-    return write_rows((rows for part in parts for rows in rows_of_part(part, options, COLUMNS)), SCHEMA, table, name)
+    """The rows of some parts as files of an archive, and what these lack; see `write_rows` and `missing_entries`."""
+    lacking = Lacking()
+    rows = (rows for part in parts for rows in rows_of_part(part, options, COLUMNS, lacking))
+    return [*write_rows(rows, SCHEMA, table, name), *missing_entries(lacking)]
+
+
+def missing_entries(lacking: Lacking) -> list[dict[str, Any]]:
+    """What no node had, in the place of a file: known where rows are read, and needed where they are committed."""
+    return [{LACKING: lacking}] if lacking.nowhere or lacking.partly else []
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str, name: str) -> list[dict[str, Any]]:

@@ -26,8 +26,9 @@ from pyiceberg.transforms import DayTransform
 
 from qmq.spark.archive.files import COLUMNS, PARTITION
 from qmq.spark.archive.live_files import live_files
+from qmq.spark.archive.losses import losses_to_json
 from qmq.spark.archive.storage import ICEBERG_METADATA, directory_of, files_of, place_of, remove
-from qmq.spark.archive.table import COMMIT_TRIES, ArchiveError, open_table
+from qmq.spark.archive.table import COMMIT_TRIES, LOST, ArchiveError, lost_of, open_table
 from qmq.spark.reading.views import arrow_schema
 
 ARCHIVE: Final = "qmq.archive"
@@ -117,7 +118,7 @@ class IcebergTable:
             return 0
         files = _files(table) if removed else {}
         added = [parquet_file_to_data_file(table.io, table.metadata, path) for path in new]
-        said = {VERSION: str(delta.version())}
+        said = {VERSION: str(delta.version()), LOST: losses_to_json(lost_of(delta))}
         with table.transaction() as transaction:
             update = transaction.update_snapshot(said)
             # An append is what readers of changes understand.

@@ -9,20 +9,24 @@ What writes the files is an argument, `write`. The files are `files`, the commit
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from qmq.model.dots import Vector, merge
-from qmq.spark.archive.files import PARTITION
+from qmq.errors import CorruptLog
+from qmq.model.dots import Vector, merge, parse_origin
+from qmq.spark.archive.files import LACKING, PARTITION
+from qmq.spark.archive.losses import Losses, TableLoss, all_ranges, losses_of
 from qmq.spark.archive.storage import directory_of, names_in, place_of
-from qmq.spark.archive.table import DELTA_LOG, ArchiveError, choice_of, commit, require_same, table_vector
+from qmq.spark.archive.table import DELTA_LOG, ArchiveError, choice_of, commit, lost_of, require_same, table_vector
 from qmq.spark.reading.options import Options, vector_to_json
 from qmq.spark.reading.place import Place
 from qmq.spark.reading.plan import DataLoss, Part, ranges_text
-from qmq.spark.reading.ranges import NOTHING, RangeMap
+from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap
 
 PARTS_PER_COMMIT: Final = 512
 """A first run over years of log is many commits, each of which counts when a later one fails."""
@@ -44,11 +48,16 @@ class Archived:
     commits: int = 0
     seconds: float = 0.0
     vector: Vector = field(default_factory=dict)
+    lost: Losses = ()
+    """All that the table lacks now of what it goes over."""
     missing: str = ""
-    """Of a first run: ranges that no node had any more when it began."""
+    """What no node had any more, and this run went on without."""
+    found: str = ""
+    """What earlier runs had gone on without, and this one has added."""
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "seconds": round(self.seconds, 3), "vector": vector_to_json(self.vector)}
+        plain = {"vector": vector_to_json(self.vector), "lost": [one._asdict() for one in self.lost]}
+        return {**asdict(self), "seconds": round(self.seconds, 3), **plain}
 
 
 def archive(
@@ -77,19 +86,22 @@ def archive(
         OSError: a file cannot be written.
     """
     began = time.monotonic()
-    table = place_of(table)
-    chosen = chosen or choice_of(options)
-    done = Archived()
-    have = place.available()
-    start = begin(table, have, chosen)
+    run = _ArchiveRun(place, place_of(table), write, chosen or choice_of(options), make_commit)
+    done, have = run.done, place.available()
+    start = begin(run.table, have, run.chosen)
     done.vector = dict(start or {})
-    if start is None:
-        done.missing = ranges_text(_nowhere(place, {}, have))
+    before = done.lost = () if start is None else lost_of(DeltaTable(run.table))
     merge(have, done.vector)  # what is read now may be behind what was read before: nothing is taken back
     for end, parts in steps(place, start, have, parts_per_commit):
         if is_stopping():
             break
-        _add(table, done, end, write(parts) if parts else [], chosen, make_commit)
+        run.add(end, parts)
+    base = place.base() if before else {}
+    for lost in before:
+        if not (lost.partly or is_stopping()) and lost.last > base.get(parse_origin(lost.origin), 0):
+            run.look_again(lost)
+    was, now = all_ranges(before), all_ranges(done.lost)
+    done.missing, done.found = ranges_text(now.minus(was)), ranges_text(was.minus(now))
     done.seconds = time.monotonic() - began
     return done
 
@@ -160,20 +172,46 @@ def _nowhere(place: Place, start: Vector, end: Vector) -> RangeMap:
     return NOTHING
 
 
-def _add(
-    table: str,
-    done: Archived,
-    end: Vector,
-    entries: list[dict[str, Any]],
-    chosen: Mapping[str, Any],
-    make_commit: Callable[..., None],
-) -> None:
-    directory = directory_of(table)
-    if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-    make_commit(table, done.vector, end, entries, chosen)
-    done.rows += sum(entry["rows"] for entry in entries)
-    done.bytes += sum(entry["size"] for entry in entries)
-    done.files += len(entries)
-    done.commits += 1
-    done.vector.update(end)
+@dataclass(slots=True)
+class _ArchiveRun:
+    place: Place
+    table: str
+    write: Write
+    chosen: Mapping[str, Any]
+    make_commit: Callable[..., None]
+    done: Archived = field(default_factory=Archived)
+
+    def add(self, end: Vector, parts: Sequence[Part], again: TableLoss | None = None) -> None:
+        """One commit of what was planned last. `again`: it is what an earlier run went on without."""
+        done, lacking = self.done, self.place.lacking
+        entries = self.write(parts) if parts else []
+        for read in (entry[LACKING] for entry in entries if LACKING in entry):
+            lacking = Lacking(lacking.nowhere.plus(read.nowhere), lacking.partly.plus(read.partly))
+        lost: Losses = ()
+        if lacking.nowhere or lacking.partly:
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            lost = losses_of(lacking, self.place.base(), self.place.silent, at)
+        if again is not None:
+            lost = tuple(one._replace(why=again.why, at=again.at) for one in lost)
+            if lost == (again,):
+                return
+        lost = (*(one for one in done.lost if one != again), *lost)
+        files = [entry for entry in entries if LACKING not in entry]
+        directory = directory_of(self.table)
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+        self.make_commit(self.table, done.vector, end, files, self.chosen, (done.lost, lost))
+        done.lost = lost
+        done.rows += sum(entry["rows"] for entry in files)
+        done.bytes += sum(entry["size"] for entry in files)
+        done.files += len(files)
+        done.commits += 1
+        done.vector.update(end)
+
+    def look_again(self, lost: TableLoss) -> None:
+        """Add what nodes have now of a range that an earlier run went on without."""
+        origin, nowhere = parse_origin(lost.origin), lost.ranges()
+        # Damage there has been reported, if it comes after the table.
+        with suppress(DataLoss, CorruptLog):
+            parts = self.place.plan({origin: lost.first - 1}, {origin: lost.last}, strict=True, but_for=nowhere)
+            self.add({}, parts, lost)

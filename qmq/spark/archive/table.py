@@ -25,6 +25,7 @@ from qmq.errors import QmqError
 from qmq.model.dots import Vector
 from qmq.spark.archive.files import PARTITION, SCHEMA
 from qmq.spark.archive.live_files import LiveFile, live_files
+from qmq.spark.archive.losses import Losses, losses_from_json, losses_to_json
 from qmq.spark.archive.storage import place_of
 from qmq.spark.reading.options import Options, names_to_text, vector_to_json
 from qmq.spark.reading.tables import time_of
@@ -37,6 +38,8 @@ NAMES: Final = {ARCHIVE: "archive", TYPED: "typed table"}
 DELTA_LOG: Final = "_delta_log"
 LOG_RETENTION: Final = "interval 7 days"
 """Of versions: a service makes thousands of them a day, each a file of the log, until a checkpoint finds it too old."""
+LOST: Final = "qmq.lost"
+"""Of each commit of ours: `losses`."""
 COMMIT_TRIES: Final = 10
 """Of one commit, while others (`compact`, `vacuum`, another run) commit as well."""
 
@@ -64,6 +67,18 @@ def table_vector(delta: DeltaTable, origins: Iterable[Any]) -> Vector:
     """How far the table goes for each of `origins`."""
     found = {origin: delta.transaction_version(f"qmq:{origin}") for origin in origins}
     return {origin: last for origin, last in found.items() if last is not None}
+
+
+def lost_of(delta: DeltaTable) -> Losses:
+    """What the table lacks, although it goes over it: as the last commit says that says so.
+
+    Others make commits, too, and the log is long: the last ones are looked at first.
+    """
+    for limit in (1, 20, None):
+        for made in delta.history(limit):
+            if LOST in made:
+                return losses_from_json(made[LOST])
+    return ()
 
 
 def archive_choice(delta: DeltaTable, table: str) -> dict[str, str]:
@@ -127,6 +142,7 @@ def commit(
     end: Vector,
     entries: Sequence[Mapping[str, Any]],
     chosen: Mapping[str, Any],
+    lost: tuple[Losses, Losses] = ((), ()),
     *,
     columns: pa.Schema = SCHEMA,
     add: Add | None = None,
@@ -134,16 +150,18 @@ def commit(
     """Add files (as `files.write_rows` returns them), and how far the table goes with them, in one commit.
 
     `have`: how far it goes without them, as this run knows it. Makes the table if there is none, with `columns`. `add`
-    puts its rows into one that is there otherwise than by adding files.
+    puts its rows into one that is there otherwise than by adding files. `lost`: what the table lacks of what it goes
+    over, before the commit, as this run knows it, and after it.
 
     Raises:
         ArchiveError: there is another table.
-        Overtaken: the table goes further than `have`, or others commit all the time.
+        Overtaken: the table goes further than `have`, lacks something else, or others commit all the time.
     """
     actions = [_action(entry) for entry in entries]
     for _ in range(COMMIT_TRIES):
         try:
-            _commit_once(table, have, end, actions, chosen, with_day(columns), add or partial(_append, actions))
+            add = add or partial(_append, actions)
+            _commit_once(table, have, end, actions, chosen, with_day(columns), add, lost)
             return
         except CommitFailedError as error:
             # Another process has committed, which may not matter: `compact` only rewrites. Look again.
@@ -170,17 +188,16 @@ def replace(
         if not {file.path for file in files} <= {file.path for file in live_files(delta)}:
             raise Overtaken(f"another one has rewritten files of {table} meanwhile; this one has changed nothing")
         try:
-            delta.create_write_transaction(
-                actions, "append", delta.schema(), [PARTITION], commit_properties=CommitProperties(max_commit_retries=0)
-            )
+            said = {LOST: losses_to_json(lost_of(delta))}
+            _append(actions, delta, CommitProperties(custom_metadata=said, max_commit_retries=0))
             return
         except CommitFailedError as error:
             problem = error
     raise Overtaken(f"no files of {table} could be replaced in {COMMIT_TRIES} tries: {problem}") from problem
 
 
-def _append(actions: list[AddAction], delta: DeltaTable, properties: CommitProperties) -> None:
-    delta.create_write_transaction(actions, "append", delta.schema(), [PARTITION], commit_properties=properties)
+def _append(actions: Sequence[AddAction | RemoveAction], delta: DeltaTable, properties: CommitProperties) -> None:
+    delta.create_write_transaction(list(actions), "append", delta.schema(), [PARTITION], commit_properties=properties)
 
 
 def _commit_once(
@@ -191,11 +208,12 @@ def _commit_once(
     chosen: Mapping[str, Any],
     columns: pa.Schema,
     add: Add,
+    lost: tuple[Losses, Losses],
 ) -> None:
     """Raises CommitFailedError when the table has changed since it was looked at."""
     moved = {origin: last for origin, last in end.items() if last > have.get(origin, 0)}
     properties = CommitProperties(
-        custom_metadata={"qmq.vector": json.dumps(vector_to_json({**have, **end}))},
+        custom_metadata={"qmq.vector": json.dumps(vector_to_json({**have, **end})), LOST: losses_to_json(lost[1])},
         app_transactions=[Transaction(f"qmq:{origin}", last) for origin, last in moved.items()],
         max_commit_retries=0,  # one would commit without looking at how far the table goes now
     )
@@ -221,7 +239,7 @@ def _commit_once(
     delta = DeltaTable(table)
     require_same(delta, table, chosen)
     before = table_vector(delta, moved)
-    if any(before.get(origin, 0) != have.get(origin, 0) for origin in moved):
+    if any(before.get(origin, 0) != have.get(origin, 0) for origin in moved) or lost_of(delta) != lost[0]:
         raise Overtaken(f"another run has added to {table} meanwhile; this one has added nothing")
     add(delta, properties)
 

@@ -10,7 +10,7 @@ from qmq.model.dots import Vector
 from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import Part, available, plan, plan_nodes
-from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
+from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap, beginning
 from qmq.spark.reading.segments import ranges_of
 from qmq.spark.reading.status import StatusClients
 from qmq.spark.reading.tables import rows_of
@@ -22,6 +22,8 @@ class Files:
     """See `place.Place`. Raises FileNotFoundError when a path is no data directory."""
 
     def __init__(self, options: Options) -> None:
+        self.lacking = Lacking()
+        self.silent: list[str] = []
         self._options = options
         self._known: dict[str, DataDirectory] = {}
         self._clients = StatusClients(options)
@@ -82,7 +84,8 @@ class Files:
             # A reader of whatever exists does not miss ranges that are missing for a reason, but would miss all others.
             return but_for if strict else but_for.plus(RangeMap.between({}, self.base()))
 
-        return plan(self._directories, self._options, start, end, but_for=may_be_nowhere)
+        self.lacking = Lacking()
+        return plan(self._directories, self._options, start, end, but_for=may_be_nowhere, lacking=self.lacking)
 
     def plan_nodes(self) -> list[Part]:
         return plan_nodes(self._directories, self._options)

@@ -10,12 +10,17 @@ from qmq.spark.reading import remote
 from qmq.spark.reading.files import Files
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import Part
-from qmq.spark.reading.ranges import NOTHING, RangeMap
+from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap
 from qmq.spark.reading.views import read_part
 
 
 class Place(Protocol):
     """What `source` and `stream` need of it."""
+
+    lacking: Lacking
+    """What the last plan has not found anywhere. `read` adds to another one what shows only there."""
+    silent: list[str]
+    """Nodes that have not answered."""
 
     def available(self) -> Vector:
         """Up to where everything is there, on some node."""
@@ -50,6 +55,8 @@ def open_place(options: Options) -> Place:
     return remote.Servers(options) if options.servers else Files(options)
 
 
-def read(part: Part, options: Options, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read(
+    part: Part, options: Options, columns: Sequence[str], lacking: Lacking | None = None
+) -> Iterator[pa.RecordBatch]:
     """In a worker: the rows of `part`. Raises as `views.read_part` and `remote.read_part`."""
-    return remote.read_part(part, options, columns) if part.servers else read_part(part, options, columns)
+    return remote.read_part(part, options, columns, lacking) if part.servers else read_part(part, options, columns)

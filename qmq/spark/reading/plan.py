@@ -16,7 +16,7 @@ from qmq.errors import CorruptLog, QmqError
 from qmq.model.dots import Origin, Vector, merge
 from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import Options
-from qmq.spark.reading.ranges import NOTHING, RangeMap
+from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap
 from qmq.spark.reading.segments import Extent, SegmentFile, SegmentListing, ranges_of
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.format.segment import BatchEntry
@@ -81,11 +81,13 @@ def plan(
     end: Vector,
     *,
     but_for: Callable[[], RangeMap],
+    lacking: Lacking | None = None,
 ) -> list[Part]:
     """Parts that together bring every record above `start` up to `end` once.
 
     Everything in between is expected `but_for` what may be nowhere; what else is nowhere is an error if `options` say
-    so. `but_for` is asked when the logs were looked at: what retention drops meanwhile is in it then.
+    so. `but_for` is asked when the logs were looked at: what retention drops meanwhile is in it then. What is nowhere
+    is added to `lacking` in any case.
 
     Raises:
         DataLoss: names origin and range.
@@ -103,7 +105,10 @@ def plan(
             found = _take(directory.journal.segments(start), left.minus(compacted), options, pieces, _compacted)
             compacted = compacted.plus(found)
         unread = left if not options.only_fanouts else left.minus(compacted)
-        left = unread.minus(_take_fanouts(directories, left.minus(compacted), options, pieces))
+        covered, partly = _take_fanouts(directories, left.minus(compacted), options, pieces)
+        left = unread.minus(covered)
+        if lacking is not None:
+            lacking.add(left, compacted.plus(partly))
     lost = left.minus(but_for()) if left and options.fail_on_data_loss else NOTHING
     if lost:
         raise DataLoss(loss_text(lost), lost)
@@ -162,13 +167,14 @@ def _compacted(listing: SegmentListing) -> list[BatchEntry]:
 
 def _take_fanouts(
     directories: Sequence[DataDirectory], wanted: RangeMap, options: Options, pieces: list[_Piece]
-) -> RangeMap:
-    """As `_take`, from the fanout logs.
+) -> tuple[RangeMap, RangeMap]:
+    """As `_take`, from the fanout logs: what they cover of all that is asked for, and what any of them has.
 
     Of an origin, a log covers what lies between its oldest and its newest record of it, and from there up to where the
     node's journal begins: a journal drops only what was copied.
     """
     covered: dict[str, RangeMap] = {}
+    taken = RangeMap()
     for directory in directories:
         if options.fail_on_data_loss:
             _require_names(directory, options)
@@ -178,16 +184,16 @@ def _take_fanouts(
                 continue
             known = covered.setdefault(name, RangeMap())
             segments = log.segments()
-            _take(segments, wanted.minus(known), options, pieces, _all)
+            taken = taken.plus(_take(segments, wanted.minus(known), options, pieces, _all))
             for origin, after, through in _ends(segments):
                 known.add(origin, after, max(through, base.get(origin, 0)))
     if options.destinations is None or not covered.keys() >= options.destinations:
         # Queues keep nothing beyond the journal: what it has dropped of them is gone.
-        return RangeMap()
+        return RangeMap(), taken
     common: RangeMap | None = None
     for known in covered.values():
         common = known if common is None else common.common(known)
-    return common or RangeMap()
+    return common or RangeMap(), taken
 
 
 def _require_names(directory: DataDirectory, options: Options) -> None:

@@ -7,6 +7,7 @@ another.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from typing import Final
@@ -116,6 +117,19 @@ class RangeMap:
 
     def __bool__(self) -> bool:
         return any(self._known.values())
+
+
+@dataclass(slots=True)
+class Lacking:
+    """What was wanted and is not there. Of what is `partly` there, fanout logs or range snapshots had some messages."""
+
+    nowhere: RangeMap = field(default_factory=RangeMap)
+    partly: RangeMap = field(default_factory=RangeMap)
+
+    def add(self, missing: RangeMap, partly: RangeMap) -> None:
+        """`partly`: what of `missing` there was some of."""
+        self.nowhere = self.nowhere.plus(missing.minus(partly))
+        self.partly = self.partly.plus(missing.common(partly))
 
 
 def beginning(held: RangeMap, excused: RangeMap, have: Vector) -> Vector:

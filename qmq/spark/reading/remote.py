@@ -17,7 +17,7 @@ from qmq.errors import NotConnected
 from qmq.model.dots import Vector, merge
 from qmq.spark.reading.options import BadOption, Options, vector_to_json
 from qmq.spark.reading.plan import DataLoss, NodeAddress, Part, loss_text
-from qmq.spark.reading.ranges import NOTHING, RangeMap, beginning
+from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap, beginning
 from qmq.spark.reading.rounds import rounds
 from qmq.spark.reading.segments import Extent
 from qmq.spark.reading.status import (
@@ -41,6 +41,8 @@ class Servers:
         self._options = options
         self._clients = StatusClients(options)
         self._statuses: list[JournalStatus] = []
+        self.lacking = Lacking()
+        self.silent: list[str] = []
         self._look()
 
     def available(self) -> Vector:
@@ -91,6 +93,7 @@ class Servers:
                         if piece:
                             # Nor are all compacted ranges in a status: not one that has as many records as sequences.
                             parts.append(Part((), piece, servers, needed, over_holes, not strict))
+        self.lacking = Lacking(left)
         lost = left.minus(excused)
         if lost and self._options.fail_on_data_loss:
             raise DataLoss(loss_text(lost), lost)
@@ -144,19 +147,24 @@ class Servers:
                     problems.append(str(error))
             if found:
                 self._statuses = found
+                answering = {status.server for status in found}
+                self.silent = [_server_text(server) for server in self._options.servers if server not in answering]
                 return
         raise NotConnected("; ".join(problems))
 
 
-def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of one part, from whichever of its nodes has them.
+def read_part(
+    part: Part, options: Options, columns: Sequence[str], lacking: Lacking | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, from whichever of its nodes has them. What none has is added to `lacking`.
 
     Raises:
         DataLoss: none has all of them, and the part and `options` call that an error.
         NotConnected: no node answers.
     """
     assert part.wanted is not None
-    left, holes = part.wanted, RangeMap()
+    left = missing = part.wanted
+    holes = RangeMap()
     problem: NotConnected | None = None
     for compacted in (False, True):
         found_compacted = False
@@ -178,18 +186,22 @@ def read_part(part: Part, options: Options, columns: Sequence[str]) -> Iterator[
                 except NotConnected as error:
                     problem = error
                 if not left:
-                    return
-            if problem is None:
+                    break
+            if problem is None or not left:
                 break
-        if problem is not None:
+        if left and problem is not None:
             raise problem
+        if options.only_fanouts or not compacted:
+            missing = left
         may_be_compacted = not compacted and found_compacted
         is_reported = may_be_compacted and (options.only_fanouts or part.over_compacted)
         lost = left.minus(holes)
         if lost and part.strict and options.fail_on_data_loss and not is_reported:
             raise DataLoss(loss_text(lost))
-        if not may_be_compacted:
-            return
+        if not left or not may_be_compacted:
+            break
+    if lacking is not None:
+        lacking.add(missing, missing.minus(left))
 
 
 def _passed_over(data: bytes, *, compacted: bool) -> tuple[tuple[int, int], ...]:

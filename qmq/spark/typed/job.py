@@ -24,7 +24,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import CommitProperties
 
 from qmq.model.dots import Vector
-from qmq.spark.archive.files import PARTITION, write_rows
+from qmq.spark.archive.files import PARTITION, missing_entries, write_rows
 from qmq.spark.archive.run import Archived, archive
 from qmq.spark.archive.storage import place_of
 from qmq.spark.archive.table import TYPED, ArchiveError, Overtaken, choice_of, commit
@@ -32,6 +32,7 @@ from qmq.spark.reading.options import Options
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import Place, open_place
 from qmq.spark.reading.plan import Part
+from qmq.spark.reading.ranges import Lacking
 from qmq.spark.reading.views import arrow_schema
 from qmq.spark.typed.avro import AvroBodies, schema_in, schemas_in_log
 from qmq.spark.typed.bodies import Bodies, SeenBodies
@@ -147,22 +148,23 @@ class _TableRun:
     def _delta(self) -> DeltaTable | None:
         return DeltaTable(self._table) if DeltaTable.is_deltatable(self._table) else None
 
-    def _rows(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, parts: Sequence[Part], lacking: Lacking | None = None) -> Iterator[pa.RecordBatch]:
         names = (*OWN.names, "body")
-        return (rows for part in parts for rows in rows_of_part(part, self._options, names))
+        return (rows for part in parts for rows in rows_of_part(part, self._options, names, lacking))
 
     def _write(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
         """Files of the parts of one commit, or their rows, if these are to be merged."""
         self._decide(self.bodies.look(body for rows in self._rows(parts) for body in rows["body"].to_pylist()))
         columns = self._columns()
-        converted = (self._converted(rows, columns) for rows in self._rows(parts))
+        lacking = Lacking()
+        converted = (self._converted(rows, columns) for rows in self._rows(parts, lacking))
         if self._key:
             rows = _last(pa.Table.from_batches(converted, columns), self._key)
             if self._delta() is not None:
                 rows = rows.append_column(PARTITION, pc.strftime(rows["timestamp"], "%Y-%m-%d"))
-                return [{ROWS: rows, "rows": rows.num_rows, "size": rows.nbytes}]
+                return [{ROWS: rows, "rows": rows.num_rows, "size": rows.nbytes}, *missing_entries(lacking)]
             converted = iter(rows.to_batches())
-        return write_rows(converted, columns, self._table, uuid.uuid4().hex)
+        return [*write_rows(converted, columns, self._table, uuid.uuid4().hex), *missing_entries(lacking)]
 
     def _columns(self) -> pa.Schema:
         return pa.schema([*OWN, *(pa.field(_column_of(field.name), field.type) for field in self._fields), *BODY])
@@ -219,14 +221,12 @@ class _TableRun:
         unparsed = [body if one.problem else None for body, one in zip(bodies, found, strict=True)]
         return pa.RecordBatch.from_arrays([*arrays, pa.array(unparsed, pa.binary())], schema=columns)
 
-    def _commit(
-        self, table: str, have: Vector, end: Vector, entries: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]
-    ) -> None:
+    def _commit(self, table: str, have: Vector, end: Vector, entries: Sequence[Mapping[str, Any]], *more: Any) -> None:
         merged = [entry[ROWS] for entry in entries if ROWS in entry]
         if merged:
-            commit(table, have, end, [], chosen, add=partial(_merge, merged[0], self._key))
+            commit(table, have, end, [], *more, add=partial(_merge, merged[0], self._key))
         else:
-            commit(table, have, end, entries, chosen, columns=self._columns())
+            commit(table, have, end, entries, *more, columns=self._columns())
         self._keep_schemas()
 
     def _keep_schemas(self) -> None:

@@ -1,5 +1,6 @@
 """An archive as a table of Iceberg: whatever happens between commit and registration, both have each message once."""
 
+import json
 import os
 import subprocess
 import sys
@@ -20,12 +21,13 @@ from qmq.spark.archive.archiver import REGISTER_SECONDS, Archiver
 from qmq.spark.archive.erase import erase
 from qmq.spark.archive.iceberg import IcebergTable
 from qmq.spark.archive.storage import ICEBERG_METADATA, files_of
-from qmq.spark.archive.table import ArchiveError, open_table
+from qmq.spark.archive.table import LOST, ArchiveError, open_table
 from qmq.spark.archive.upkeep import compact, vacuum
 from qmq.spark.reading.options import read_options
 from tests.spark.archive.test_archiver import Mesh
 from tests.spark.archive.test_object_store import EVERYTHING
 from tests.spark.object_store import ROOT, SECRET, StoreProcess
+from tests.spark.rig import A, node, split
 
 NAME = "here.qmq.messages"
 PASSWORD = "password-of-the-catalog"
@@ -370,3 +372,14 @@ def test_what_is_erased_is_in_no_snapshot_and_the_files_that_are_left_are_regist
     for reader in READERS:
         assert sorted(row[1] for row in reader(mesh)) == [*range(11, mesh.last + 1)], reader.__name__
     assert len(registered().snapshots()) == 1
+
+
+def test_a_snapshot_has_what_the_archive_went_on_without(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment(split(A, 11, 20, 5), {A: 10})
+    table = str(tmp_path / "table")
+    Archiver(read_options({"path": str(tmp_path / "a")}), table, every_seconds=1.0).run()
+
+    IcebergTable(NAME, table).register()
+
+    (one,) = json.loads(registered().current_snapshot().summary[LOST])
+    assert (one["origin"], one["first"], one["last"]) == (str(A), 1, 10)

@@ -233,3 +233,16 @@ def test_a_stream_behind_an_archive_has_what_both_the_table_and_the_question_cho
 
     assert live.columns == ["sequence"]
     assert (sequences(past), sequences(spark.table("narrowed"))) == ([], [6])
+
+
+def test_a_history_warns_of_what_its_archive_went_on_without(spark: Any, tmp_path: Path) -> None:
+    node(tmp_path, "a").segment([batch(A, 11, messages(11, 20, "/queue/x"))], {A: 10})
+    table, given = str(tmp_path / "table"), {"path": str(tmp_path / "a")}
+    Archiver(read_options({**given, "subscribe": "/queue/x"}), table, every_seconds=1.0).run()
+
+    with pytest.warns(UserWarning, match=f"of /queue/x.*{A} from 1 to 10 .journals do not go back so far, 20"):
+        frame = history(spark, table, **given)
+    with pytest.warns(UserWarning, match="made without these records"):
+        backfill(spark, table, **given)
+
+    assert sequences(frame) == list(range(11, 21))
