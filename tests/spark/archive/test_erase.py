@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from qmq.cli import main
 from qmq.spark.archive import erase as erasing
-from qmq.spark.archive import run, upkeep
+from qmq.spark.archive import table, upkeep
 from qmq.spark.archive.archiver import Archiver
 from qmq.spark.archive.erase import erase, matching
 from qmq.spark.archive.table import ArchiveError, Overtaken, open_table, table_vector
@@ -137,7 +137,7 @@ def test_a_run_that_has_written_files_and_not_committed_yet_keeps_them(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mesh.grow("bob")
-    once_before(monkeypatch, run, "_add", lambda: erase(mesh.table, ANN))
+    once_before(monkeypatch, table, "_commit_once", lambda: erase(mesh.table, ANN))
 
     mesh.archive()
 
