@@ -19,13 +19,13 @@ MASTER_HERE: Final = "local[*]"
 LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a Spark that is all on this machine: its ports stay unreachable from others."""
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+PATIENCE: Final = ("spark.python.authenticate.socketTimeout", "120s")
+"""For a worker to connect; on a busy machine the usual 15 s are too short."""
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "8",
-    # For a worker to connect; on a busy machine the usual 15 s are too short.
-    "spark.python.authenticate.socketTimeout": "120s",
     # Spark litters the working directory otherwise.
     "spark.sql.warehouse.dir": "/tmp/qmq-spark-warehouse",
     # Before there is a session whose level could be set, the JVM has had its say.
@@ -46,7 +46,10 @@ def session(app_name: str = "qmq") -> SparkSession:
     if not chosen_elsewhere():
         master = os.environ.get("SPARK_MASTER", MASTER_HERE)
         here = LOOPBACK if master.startswith("local[") or master == "local" else {}
-        _start(SparkConf().setAppName(app_name).setMaster(master).setAll([*DEFAULTS.items(), *here.items()]))
+        _start(SparkConf().setAppName(app_name).setMaster(master).setAll([*DEFAULTS.items(), *here.items(), PATIENCE]))
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()  # what spark-submit was given is in the JVM
+        SparkContext.getOrCreate(SparkConf().setAppName(app_name).setIfMissing(*PATIENCE))
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 

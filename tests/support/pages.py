@@ -34,7 +34,7 @@ def moved(text: str, places: Mapping[str, str]) -> str:
     return re.sub("|".join(map(re.escape, places)), lambda found: places[found[0]], text)
 
 
-def paste(script: str, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+def paste(script: str, folder: Path, seconds: float = 240.0, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run a script in a folder, where `qmq` and `python` are those of this tree; both outputs are one."""
     commands = folder / "bin"
     commands.mkdir(exist_ok=True)
@@ -53,7 +53,7 @@ def paste(script: str, folder: Path, **variables: str) -> "subprocess.CompletedP
             ["bash", "-c", f"set -e -o pipefail\n{script}"],
             cwd=folder,
             env=environment,
-            timeout=240,
+            timeout=seconds,
             stdout=printed,
             stderr=subprocess.STDOUT,
             check=False,

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from qmq.spark import session
-from tests.spark.processes.test_cluster import ROOT
+from qmq.spark.session import PATIENCE
+from tests.spark.processes.test_cluster import ROOT, environment
 
 JOB = """
 import os, sys, threading
@@ -45,3 +47,25 @@ def test_a_progress_bar_of_java_is_shown_before_its_line_ends(capfd: pytest.Capt
     session._pass_on(reading)
 
     assert capfd.readouterr().err == "\r[Stage 0:>    (0 + 2) / 3]"
+
+
+@pytest.mark.parametrize(("said", "seconds"), [([], "120"), (["--conf", f"{PATIENCE[0]}=77s"], "77")])
+def test_a_job_of_spark_submit_is_as_patient_unless_it_says_otherwise(
+    said: list[str], seconds: str, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.py"
+    code = 'with running() as spark:\n    print(os.environ["SPARK_AUTH_SOCKET_TIMEOUT"])'
+    job.write_text(f"import os\nfrom qmq.spark.session import running\n{code}\n")
+    submit = f"{environment()['SPARK_HOME']}/bin/spark-submit"
+
+    done = subprocess.run(
+        [submit, "--master", "local[1]", *said, str(job)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, f"{seconds}\n"), done.stderr[-3000:]
