@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from email.utils import formatdate
 from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,12 +49,23 @@ class Faults:
     """Before each answer."""
 
 
+class Objects(dict[str, bytes]):
+    """By key; and when each was put. A table removes files of its log that seem old."""
+
+    def __init__(self) -> None:
+        self.put_at: dict[str, str] = {}
+
+    def __setitem__(self, key: str, data: bytes) -> None:
+        super().__setitem__(key, data)
+        self.put_at[key] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.000Z}"
+
+
 class Store:
     """What the handlers of all connections share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.objects: dict[str, bytes] = {}
+        self.objects = Objects()
         self.parts: dict[str, dict[int, bytes]] = {}
         self.numbers = itertools.count()
         self.faults = Faults()
@@ -210,7 +222,7 @@ def _error(code: str) -> str:
     return f"<Error><Code>{code}</Code><Message>{code}</Message></Error>"
 
 
-def _listed(objects: dict[str, bytes], bucket: str, query: dict[str, str]) -> str:
+def _listed(objects: Objects, bucket: str, query: dict[str, str]) -> str:
     prefix, delimiter, after = (query.get(name, "") for name in ("prefix", "delimiter", "start-after"))
     found, folders = [], set()
     for key in sorted(objects):
@@ -222,7 +234,7 @@ def _listed(objects: dict[str, bytes], bucket: str, query: dict[str, str]) -> st
             folders.add(prefix + rest.partition(delimiter)[0] + delimiter)
             continue
         about = f"<Key>{escape(name)}</Key><Size>{len(objects[key])}</Size><ETag>{escape(_etag(objects[key]))}</ETag>"
-        found.append(f"<Contents>{about}<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>")
+        found.append(f"<Contents>{about}<LastModified>{objects.put_at[key]}</LastModified></Contents>")
     common = "".join(f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in sorted(folders))
     body = "".join(found) + common
     return f"<ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>{body}</ListBucketResult>"
