@@ -68,7 +68,7 @@ class Transactions:
         most = self._send_limits.limits.transactions_max
         if len(session.transactions) >= most:
             raise Refused("too-many-transactions", f"A connection has at most {most} transactions.")
-        session.transactions[name] = []
+        session.transactions = {**session.transactions, name: []}
 
     def hold(self, session_id: int, name: str, held: HeldFrame) -> None:
         """Keep one frame until COMMIT. Raises Refused when there is no such transaction, or no room."""

@@ -1,6 +1,7 @@
 """How subscriptions begin and end: those that a protocol has made, and the SUBSCRIBE and UNSUBSCRIBE of STOMP."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from qmq.access.rights import Rights
 from qmq.access.rules import RESERVED_NAMES, Action
@@ -54,6 +55,10 @@ CONFIGURED_KINDS = (DestinationKind.TOPIC, DestinationKind.QUEUE, DestinationKin
 """Kinds whose destinations the operator may have to name before a client uses them."""
 
 
+NONE_BOUND: "Final[dict[str, BoundQueue]]" = {}
+"""One for all sessions, and nothing writes into it."""
+
+
 class SubscribeFrames:
     """Those of one session."""
 
@@ -93,7 +98,7 @@ class SubscribeFrames:
         self._encoder = encoder
         self._client_id = client_id
         self.window = window
-        self._bound_by_id: dict[str, BoundQueue] = {}
+        self._bound_by_id: dict[str, BoundQueue] = NONE_BOUND
         self.declared: BoundQueue | None = None
         """What was declared for the SUBSCRIBE that comes next."""
         self.deleted: BoundQueue | None = None
@@ -173,6 +178,8 @@ class SubscribeFrames:
         if is_nameless:
             self.nameless = subscription_id
         if bound is not None:
+            if not self._bound_by_id:
+                self._bound_by_id = {}
             self._bound_by_id[subscription_id] = bound
         out.cost += subscription.memory_bytes // BYTES_OF_COST
         return HEARD if kind is DestinationKind.TOPIC else FSYNC

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
@@ -58,6 +59,11 @@ class HeldFrame:
         return size if self.receipt is None else size + len(self.receipt)
 
 
+NO_TRANSACTIONS: "Final[dict[str, list[HeldFrame]]]" = {}
+NONE_LATE: "Final[dict[int | str, tuple[int, Subscription]]]" = {}
+"""One for all clients that have none, as NOTHING_IN_FLIGHT: nothing writes into it."""
+
+
 class ClientState:
     """One client. `subscriptions` by the client's id, `transactions` by its name; `key` is random (`replies`).
 
@@ -87,8 +93,8 @@ class ClientState:
         self.held_bytes = 0
         self.asked_bytes = 0
         self.transaction_frames_max = 0
-        self.transactions: dict[str, list[HeldFrame]] = {}
-        self._late: dict[int | str, tuple[int, Subscription]] = {}
+        self.transactions: dict[str, list[HeldFrame]] = NO_TRANSACTIONS
+        self._late: dict[int | str, tuple[int, Subscription]] = NONE_LATE
         self._late_order: deque[int | str] | None = None
 
     @property
@@ -112,7 +118,7 @@ class ClientState:
     def remember_late(self, delivery: Delivery) -> None:
         """The client was too slow with this ACK; when it still comes, it is not the client's mistake."""
         if self._late_order is None:
-            self._late_order = deque()
+            self._late_order, self._late = deque(), {}
         for name in (delivery.tag, delivery.message.message_id):
             self._late[name] = (delivery.tag, delivery.subscription)
             self._late_order.append(name)

@@ -185,10 +185,10 @@ class Handshake(ClientLogin):
             )
         self._path.access.check_admitted(self._session)
         self.is_done = True
-        self._path.admission.decided(self._login)
+        self.decided()
         self._dialogue.begin(Vhost(name, vhost_prefix(name)))
         self._send(commands.Connection.OpenOk())
-        self._token.begin()
+        self._watch_token()
 
     async def renew(self, secret: object) -> None:
         """The client has a newer token of the same principal (connection.update-secret).
@@ -210,8 +210,8 @@ class Handshake(ClientLogin):
             raise AmqpRefusal(
                 ReplyCode.ACCESS_REFUSED, "the new secret is of another user or other groups: connect with it instead"
             )
-        self._token.expires_us = grant.expires_us or 0
-        self._token.begin()
+        self._expires_at(grant.expires_us)
+        self._watch_token()
 
     # Credentials
 

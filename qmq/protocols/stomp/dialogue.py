@@ -92,7 +92,7 @@ class LoginExchange(ClientLogin):
                 answers_early=path.logins.answers_early(session.user, session.listener),
             )
         )
-        path.admission.decided(self._login)
+        self.decided()
         answer = [
             ("version", version.text),
             ("server", f"qmq/{__version__}"),
@@ -105,7 +105,7 @@ class LoginExchange(ClientLogin):
         session.outbox.put(encode_frame("CONNECTED", answer, version=version))
         session.outbox.flush()
         beats.start()
-        self._token.begin()
+        self._watch_token()
         return True
 
     def _credentials(self, headers: Mapping[str, str]) -> Credentials:
@@ -124,6 +124,10 @@ class LoginExchange(ClientLogin):
     def leave(self) -> None:
         super().leave()
         del self._dialogue
+
+
+NONE_RECEIVED: Final[list[Frame]] = []
+"""One for all clients, and nothing writes into it."""
 
 
 class StompDialogue(ClientDialogue):
@@ -149,7 +153,7 @@ class StompDialogue(ClientDialogue):
         self._login = LoginExchange(engine, node, path, loops, session, self, pipe, self._connection, login)
         self._gateway: StompGateway | None = None
         self._frames: FrameLoop | None = None
-        self._received: list[Frame] = []
+        self._received: list[Frame] = NONE_RECEIVED
 
     @property
     def keep_open(self) -> bool:
@@ -176,7 +180,7 @@ class StompDialogue(ClientDialogue):
 
     async def respond(self) -> None:
         session = self._session
-        frames, self._received = self._received, []
+        frames, self._received = self._received, NONE_RECEIVED
         if self._frames is None and frames and not await self._login.respond(frames.pop(0)):
             session.finish()
             return

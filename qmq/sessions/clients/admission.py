@@ -45,6 +45,10 @@ TURNED_AWAY_MAX: Final = 1_000
 """The same while the node has room for them. Others get the reason if the kernel takes it at once."""
 
 
+def ignore_dismissal(why: Refused) -> None:
+    """Used in place of the end of a login that nothing dismisses."""
+
+
 @dataclass(slots=True, eq=False)
 class PendingLogin:
     """One connection, since trio time `since`. `address` is as it is counted; `is_silent` until the client has sent
@@ -57,7 +61,7 @@ class PendingLogin:
     is_silent: bool = True
     is_pending: bool = True
     carriers: "tuple[PendingLogin, ...]" = ()
-    dismiss: Callable[[Refused], None] = lambda why: None
+    dismiss: Callable[[Refused], None] = ignore_dismissal
 
 
 class Admission:

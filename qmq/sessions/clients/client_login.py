@@ -14,7 +14,7 @@ from qmq.auth.credentials import Credentials
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.environment import Environment, Pipe
 from qmq.errors import Refused
-from qmq.sessions.clients.admission import PendingLogin
+from qmq.sessions.clients.admission import PendingLogin, ignore_dismissal
 from qmq.sessions.clients.login_path import LoginPath
 from qmq.sessions.clients.session import ClientSession
 
@@ -82,7 +82,7 @@ class ClientLogin(ABC):
         self._pipe = pipe
         self._login = login
         login.dismiss = self._dismiss
-        self._token = TokenWatch(path.beats, path.environment, session)
+        self._token: TokenWatch | None = None
         # Covers the response to the login.
         self._checking: trio.CancelScope | None = None
         # When the check began that is not over; how long others have taken; how much of that the login has got back.
@@ -115,7 +115,7 @@ class ClientLogin(ABC):
                 self._asked_at = None
             if grant is not None:
                 session.grant = grant
-                self._token.expires_us = grant.expires_us or 0
+                self._expires_at(grant.expires_us)
             await path.turn(session)
         self._checking = None
 
@@ -150,13 +150,27 @@ class ClientLogin(ABC):
     def _send_dismissal(self, why: Refused) -> None:  # noqa: B027 (not every protocol has a word for it)
         """Send the client why, if the kernel takes it at once."""
 
+    def _expires_at(self, expires_us: int | None) -> None:
+        """The token of this login expires then; None for never, and for a login without one."""
+        if self._token is None and expires_us:
+            self._token = TokenWatch(self._path.beats, self._path.environment, self._session)
+        if self._token is not None:
+            self._token.expires_us = expires_us or 0
+
+    def _watch_token(self) -> None:
+        """From now on, and again after each change of its expiry."""
+        if self._token is not None:
+            self._token.begin()
+
     def decided(self) -> None:
         """It is pending no more."""
         self._path.admission.decided(self._login)
+        # It held this object: a reference cycle would keep the session and all that it holds until a collection.
+        self._login.dismiss = ignore_dismissal
 
     def leave(self) -> None:
         """The connection has ended, and everything that it delivers."""
-        self._token.end()
+        if self._token is not None:
+            self._token.end()
+        self.decided()
         self._path.leave(self._login, self._session.user)
-        # It holds this object: a reference cycle would keep the session and all that it holds until a collection.
-        del self._login.dismiss

@@ -11,6 +11,7 @@ Surprising: only whole frames are put in. So bytes that no send has touched can 
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
 
 import trio
 
@@ -33,56 +34,67 @@ def count_nothing(delta: int) -> None:
     """Used in place of the byte counter of a session that has ended, or is not counted."""
 
 
+class OutboxOwner(Protocol):
+    """The session. One object, because two bound methods are 128 bytes of each idle connection."""
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task until it ends, or the connection does."""
+
+    def waiting_grew(self, delta: int) -> None:
+        """Called with each change of the bytes that wait for the client."""
+
+
+class _NoOwner:
+    """In place of a session that has ended."""
+
+    start = staticmethod(start_nothing)
+    waiting_grew = staticmethod(count_nothing)
+
+
+NO_OWNER: Final = _NoOwner()
+
+
 class ClientOutbox:
     """Whole frames in, bytes out, in order.
 
-    `start` starts a task in the session's nursery. `size` counts bytes accepted and not yet with the kernel. `grew` is
-    called with each change of the bytes that wait for the client.
+    `size` counts bytes accepted and not yet with the kernel.
     """
 
     __slots__ = (
         "_counted",
         "_drained",
         "_due",
-        "_grew",
         "_held",
         "_held_bytes",
+        "_hooks",
+        "_owner",
         "_parts",
         "_unsent",
-        "_start",
         "_writing",
         "broken",
         "bytes_out",
         "pipe",
         "size",
-        "written_hooks",
     )
 
-    def __init__(
-        self,
-        pipe: Pipe,
-        start: Callable[[Callable[[], Awaitable[None]]], None],
-        grew: Callable[[int], None] = count_nothing,
-    ) -> None:
+    def __init__(self, pipe: Pipe, owner: OutboxOwner) -> None:
         self.pipe = pipe
-        self._start = start
-        self._grew = grew
+        self._owner = owner
         self._counted = 0
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] | None = None
         self._unsent = b""
         """Set when the kernel took only the beginning, until the writer runs. It may begin in the middle of a frame."""
         self._writing = False
         self._due = 0
         """Responses that messages wait for."""
-        self._held: list[bytes] = []
+        self._held: list[bytes] | None = None
         self._held_bytes = 0
         self._drained: trio.Event | None = None
         self.size = 0
         self.bytes_out = 0
         """Of all frames that are with the kernel."""
         self.broken = False
-        # Each is called once when everything put in so far is with the kernel.
-        self.written_hooks: list[Callable[[], None]] = []
+        self._hooks: list[Callable[[], None]] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -93,15 +105,23 @@ class ClientOutbox:
         """Add whole frames; `flush` sends them. Frames put while a response is due follow it."""
         if self._due:
             self._hold(data)
-        elif data and not self.broken:  # What a client takes for itself is no frame.
-            self._parts.append(data)
-            self.size += len(data)
+        elif data:  # What a client takes for itself is no frame.
+            self.put_answer(data)
 
     def put_answer(self, data: bytes) -> None:
         """Like `put`, for a response that no message may precede."""
         if not self.broken:
-            self._parts.append(data)
+            if self._parts is None:
+                self._parts = [data]
+            else:
+                self._parts.append(data)
             self.size += len(data)
+
+    def when_written(self, hook: Callable[[], None]) -> None:
+        """Call `hook` once when everything put in so far is with the kernel; never if the connection breaks before."""
+        if self._hooks is None:
+            self._hooks = []
+        self._hooks.append(hook)
 
     def await_answer(self) -> None:
         """A response is due that must precede every message put from now on; call `answered` when it is put."""
@@ -120,6 +140,8 @@ class ClientOutbox:
 
     def _hold(self, data: bytes) -> None:
         if not self.broken:
+            if self._held is None:
+                self._held = []
             self._held.append(data)
             self._held_bytes += len(data)
             self.size += len(data)
@@ -128,39 +150,40 @@ class ClientOutbox:
                 self._let_through()
 
     def _let_through(self) -> None:
-        self._parts += self._held
-        self._held = []
+        if self._held is not None:
+            self._parts = [*(self._parts or ()), *self._held]
+        self._held = None
         self._held_bytes = 0
 
     def flush(self) -> None:
         """Send what is there without waiting; a writer takes over what the kernel does not accept."""
-        if self._writing or not self._parts:
+        parts = self._parts
+        if self._writing or not parts:
             if self._writing:
                 self._count()
             return
         if self.size <= SEND_BYTES_MAX:
-            parts = self._parts
             data = parts[0] if len(parts) == 1 else b"".join(parts)
             sent = self.pipe.send_now(data)
             self.size -= sent
             self.bytes_out += sent
             if sent == len(data):
-                self._parts = []
+                self._parts = None
                 if self._counted:
                     self._count()
                 if not self._held:
                     self._now_drained()
                 return
-            self._unsent, self._parts = (data[sent:], []) if sent else (b"", [data])
+            self._unsent, self._parts = (data[sent:], None) if sent else (b"", [data])
         self._writing = True
         self._count()
-        self._start(self._write)
+        self._owner.start(self._write)
 
     def _count(self) -> None:
         delta = self.size - self._counted
         if delta:
             self._counted = self.size
-            self._grew(delta)
+            self._owner.waiting_grew(delta)
 
     async def _write(self) -> None:
         """Write until nothing is left. Returns when the connection breaks; the reader finds that out, too."""
@@ -185,6 +208,7 @@ class ClientOutbox:
             data, self._unsent = self._unsent, b""
             return data
         parts = self._parts
+        assert parts is not None
         count = size = 0
         while count < len(parts) and size < SEND_BYTES_MAX:
             size += len(parts[count])
@@ -201,35 +225,34 @@ class ClientOutbox:
         if self._drained is not None:
             self._drained.set()
             self._drained = None
-        if self.written_hooks:
-            hooks, self.written_hooks = self.written_hooks, []
+        if self._hooks is not None:
+            hooks, self._hooks = self._hooks, None
             if not self.broken:
                 for hook in hooks:
                     hook()
 
     def drop_waiting(self) -> None:
         """Drop frames of which no byte was sent, to make room for the last frame. No hook is called."""
-        self.written_hooks = []
+        self._hooks = None
         self.size -= self._held_bytes
-        self._held = []
+        self._held = None
         self._held_bytes = 0
         if self._writing:
-            self.size -= sum(map(len, self._parts))
-            self._parts = []
+            self.size -= sum(map(len, self._parts or ()))
+            self._parts = None
         self._count()
 
     def break_off(self) -> None:
         """Nothing can be sent any more: waiting bytes are dropped, and tasks that wait for them continue."""
         self.broken = True
-        self._parts = []
-        self._held = []
+        self._parts = None
+        self._held = None
         self._held_bytes = 0
         self._unsent = b""
         self.size = 0
-        # Drop the references to the session, which holds this: a connection that ends leaves no reference cycle.
-        self._start = start_nothing
         self._count()
-        self._grew = count_nothing
+        # It holds this: a connection that ends leaves no reference cycle.
+        self._owner = NO_OWNER
         self._now_drained()
 
     async def drained(self) -> None:

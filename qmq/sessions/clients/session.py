@@ -6,9 +6,10 @@ back through `Dispatcher` into the outbox. An error here ends this connection an
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -29,6 +30,9 @@ from qmq.sessions.clients.session_host import OwnChange, SessionHost
 from qmq.settings.limits.usage import UNLIMITED_SESSION
 
 READ_BYTES_MAX = 65536
+
+NOTHING_UNSETTLED: Final[list[Delivery]] = []
+"""One for all clients, and nothing writes into it."""
 
 log = logging.getLogger("qmq.session")
 
@@ -71,7 +75,7 @@ class ClientSession:
         self._reader_done = Latch()
         self._left = Latch()
         self.closed = Latch()
-        self.unsettled: list[Delivery] = []
+        self.unsettled = NOTHING_UNSETTLED
         """Delivered to `auto` subscriptions and not yet with the kernel."""
         self.deferred: deque[tuple[Subscription, list[Delivery]]] | None = None
         """In flight to this client, and not encoded until it has read its waiting frames; None for nothing."""
@@ -92,7 +96,7 @@ class ClientSession:
         # The part of `held_bytes` that the client's frames cause, and whether its last read made that grow.
         self._frames_bytes = 0
         self._grows = False
-        self.outbox = ClientOutbox(pipe, self.start, self._grew)
+        self.outbox = ClientOutbox(pipe, self)
         self.encoder: Encoder
         """How the client is written to; set by the dialogue."""
         self.dialogue = protocol.begin(self, pipe, login)
@@ -153,7 +157,30 @@ class ClientSession:
         """Serve until either side is done, then close. Never raises Exception."""
         try:
             self.dialogue.start()
-            await self._receive_until_end()
+            budget = self._host.budget
+            # Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing
+            # with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset). Here, because a
+            # coroutine of its own is 200 bytes of each idle connection.
+            while True:
+                if self._grows and budget.is_near:
+                    self.waits_for_slot = True
+                    await budget.room()
+                    self.waits_for_slot = False
+                # Each time again: the protocol and the pipe may change.
+                dialogue = self.dialogue
+                data = dialogue.ahead or await self._pipe.receive_some(READ_BYTES_MAX)
+                dialogue.ahead = b""
+                if not data:
+                    break
+                self.bytes_in += len(data)
+                if self.ending or self.finishing:
+                    continue
+                dialogue.receive(data)
+                del data  # A silent client keeps nothing of its last read in memory.
+                self.is_responding = True
+                await dialogue.respond()
+                self.is_responding = False
+                self.count()
             self._reader_done.set()
             self.end_in_order()
             await self._left.wait()
@@ -167,6 +194,13 @@ class ClientSession:
             self._pipe.close()
             self._end()
 
+    def settle_when_written(self, deliveries: Sequence[Delivery]) -> None:
+        """Deliveries of an `auto` subscription, which have been put into the outbox."""
+        if self.unsettled:
+            self.unsettled.extend(deliveries)
+        else:
+            self.unsettled = list(deliveries)
+
     def _failed(self, errors: ExceptionGroup[Exception]) -> None:
         """The connection ends because of these."""
         _, failures = errors.split((trio.BrokenResourceError, trio.ClosedResourceError))
@@ -179,7 +213,8 @@ class ClientSession:
         if bugs is not None:
             log.error("! %s session failed; its connection is closed, others continue", self.id, exc_info=bugs)
 
-    def _grew(self, delta: int) -> None:
+    def waiting_grew(self, delta: int) -> None:
+        """See `OutboxOwner`."""
         self._host.budget.change(self, delta)
 
     def count(self) -> None:
@@ -252,32 +287,6 @@ class ClientSession:
         self.dialogue = protocol.begin(self, pipe, login)
         self.dialogue.start()
 
-    async def _receive_until_end(self) -> None:
-        """Read until the client has ended its half. Once the session is ending, further bytes are discarded: closing
-        with unread bytes would take the last frame from the client (RFC 9293, 3.10.4: reset).
-        """
-        budget = self._host.budget
-        while True:
-            if self._grows and budget.is_near:
-                self.waits_for_slot = True
-                await budget.room()
-                self.waits_for_slot = False
-            # Each time again: the protocol and the pipe may change.
-            dialogue = self.dialogue
-            data = dialogue.ahead or await self._pipe.receive_some(READ_BYTES_MAX)
-            dialogue.ahead = b""
-            if not data:
-                return
-            self.bytes_in += len(data)
-            if self.ending or self.finishing:
-                continue
-            dialogue.receive(data)
-            del data  # A silent client keeps nothing of its last read in memory.
-            self.is_responding = True
-            await dialogue.respond()
-            self.is_responding = False
-            self.count()
-
     async def until_left(self) -> None:
         """Return when the client has ended its half. What it sends meanwhile is kept, up to the size of one read, and
         read later. Raises trio.BrokenResourceError when the connection broke.
@@ -338,7 +347,7 @@ class ClientSession:
         if not self.finishing:
             log.warning("! %s %s: %s", self.id, self.peer_address, error)
             # Messages that it may not have got are requeued when it has left.
-            self.unsettled = []
+            self.unsettled = NOTHING_UNSETTLED
             self.outbox.drop_waiting()
             self.outbox.put_answer(self.encoder.error(error, None, subscription))
             self.outbox.flush()

@@ -84,7 +84,7 @@ class SubscriberBuffers:
         if began and buffer:
             if session.buffered is None:
                 session.buffered = deque()
-                session.outbox.written_hooks.append(partial(self._drain, session, session.buffered))
+                session.outbox.when_written(partial(self._drain, session, session.buffered))
             session.buffered.append(subscription)
 
     def _drain(self, session: ClientSession, line: deque[Subscription]) -> None:
@@ -94,7 +94,7 @@ class SubscriberBuffers:
             if outbox.size > STRAIGHT_BYTES_MAX:
                 outbox.flush()
                 if outbox.size > STRAIGHT_BYTES_MAX:
-                    outbox.written_hooks.append(partial(self._drain, session, line))
+                    outbox.when_written(partial(self._drain, session, line))
                     return
             subscription = line.popleft()
             buffer = subscription.buffer

@@ -106,7 +106,7 @@ class DurableFeeds:
         subscription = attachment.subscription
         session.outbox.put(session.encoder.durable_deliveries(subscription, run))
         if subscription.ack is Ack.AUTO:
-            session.unsettled.extend(run)
+            session.settle_when_written(run)
         totals = self._engine.broker.totals.begin(attachment.name.destination)
         totals.delivered += len(run)
         subscription.delivered += len(run)

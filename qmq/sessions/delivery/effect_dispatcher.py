@@ -24,7 +24,7 @@ from qmq.engine.commit_path import CommitPath
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
-from qmq.sessions.clients.session import ClientSession
+from qmq.sessions.clients.session import NOTHING_UNSETTLED, ClientSession
 from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.sessions.delivery.retained_delivery import RETAINED, RetainedDelivery
 from qmq.sessions.delivery.selector_turns import SelectorTurns
@@ -150,9 +150,9 @@ class Dispatcher:
         for session in touched:
             session.outbox.flush()
             if session.unsettled:
-                deliveries, session.unsettled = session.unsettled, []
+                deliveries, session.unsettled = session.unsettled, NOTHING_UNSETTLED
                 if session.outbox.size:
-                    session.outbox.written_hooks.append(partial(self._settle, deliveries))
+                    session.outbox.when_written(partial(self._settle, deliveries))
                 elif not session.outbox.broken:
                     self._written.extend(deliveries)
         self._settle_all()
@@ -298,7 +298,7 @@ class Dispatcher:
         subscription.delivered += len(deliveries)
         session.outbox.put(session.encoder.deliveries(subscription, deliveries, totals))
         if subscription.ack is Ack.AUTO:
-            session.unsettled.extend(deliveries)
+            session.settle_when_written(deliveries)
 
     def _send_deferred(self, session: ClientSession, deferred: deque[tuple[Subscription, list[Delivery]]]) -> None:
         """Encode as much as the client's bound allows, and the remainder when the client has read that."""
@@ -311,7 +311,7 @@ class Dispatcher:
             if outbox.size > self._queue_bytes_max:
                 outbox.flush()
             if outbox.size > self._queue_bytes_max:
-                outbox.written_hooks.append(partial(self._go_on, session, deferred))
+                outbox.when_written(partial(self._go_on, session, deferred))
                 return
             self._put_queue(session, subscription, deliveries[: self._run_max])
             if len(deliveries) > self._run_max:

@@ -4,6 +4,8 @@ A head that arrives in many reads is kept in a PartialHead, which refuses it as 
 right. Every byte is searched once, however small the reads are.
 """
 
+from typing import Final
+
 from qmq.wire.stomp.frame_checks import FrameChecks, first_line
 from qmq.wire.stomp.head import Head
 from qmq.wire.stomp.limits import Limits
@@ -11,6 +13,9 @@ from qmq.wire.stomp.refusals import missing_nul, nul_in_headers, too_large, unkn
 from qmq.wire.stomp.states import COMMANDS, Role
 
 NUL = 0
+
+NOTHING: Final = bytearray()
+"""Kept of no frame: one for all connections, and nothing writes into it."""
 
 
 class PartialHead:
@@ -21,7 +26,7 @@ class PartialHead:
     def __init__(self, limits: Limits, role: Role) -> None:
         self._limits = limits
         self._role = role
-        self._bytes = bytearray()
+        self._bytes = NOTHING
         self._searched = 0
         # LFs among the searched bytes.
         self._lines = 0
@@ -34,7 +39,7 @@ class PartialHead:
 
         Raises RemoteProtocolError when the head breaks a rule whatever follows.
         """
-        self._bytes += data
+        self._bytes = self._bytes + data
         self._check()
 
     def extend(self, data: bytes) -> bytes:
@@ -60,7 +65,7 @@ class PartialHead:
         return bytes(self._bytes[: self._bytes.rfind(b"\n") + 1])
 
     def clear(self) -> None:
-        self._bytes = bytearray()
+        self._bytes = NOTHING
         self._searched = 0
         self._lines = 0
 
@@ -113,14 +118,14 @@ class PartialBody:
         self._length = -1
         self.head: Head | None = None
         self.receipt: str | None = None
-        self.data = bytearray()
+        self.data = NOTHING
 
     def keep(self, head: Head, receipt: str | None, length: int, data: bytes) -> None:
         """`data` is the beginning of the body of this frame."""
         self.head = head
         self.receipt = receipt
         self._length = length
-        self.data += data
+        self.data = bytearray(data)
 
     def end_in(self, data: bytes) -> int:
         """Where the body ends in `data`, which follows what is kept; the size of `data` when there is still more."""
@@ -141,4 +146,4 @@ class PartialBody:
         """The frame is complete, or nothing more is received."""
         self.head = None
         self.receipt = None
-        self.data = bytearray()
+        self.data = NOTHING

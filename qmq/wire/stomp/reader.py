@@ -152,7 +152,7 @@ class Reader:
     def forget(self) -> None:
         """Drop all that was buffered."""
         self._partial.clear()
-        self._body.data = bytearray()
+        self._body.clear()
         self._block = b""
 
     def _read_repeated(self, chunk: bytes, pos: int, frames: list[Frame]) -> int:

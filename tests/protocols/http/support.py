@@ -78,6 +78,11 @@ class Starts:
     def __call__(self, task: Callable[[], Awaitable[None]]) -> None:
         self.tasks.append(task)
 
+    start = __call__
+
+    def waiting_grew(self, delta: int) -> None:
+        """See `OutboxOwner`."""
+
     async def run(self) -> None:
         while self.tasks:
             await self.tasks.pop(0)()

@@ -30,8 +30,12 @@ class Starts:
 
     def __init__(self) -> None:
         self.tasks: list[Callable[[], Awaitable[None]]] = []
+        self.counted: list[int] = []
 
-    def __call__(self, task: Callable[[], Awaitable[None]]) -> None:
+    def waiting_grew(self, delta: int) -> None:
+        self.counted.append(delta)
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
         self.tasks.append(task)
 
     async def run(self) -> None:
@@ -92,26 +96,24 @@ async def test_heartbeat_that_the_kernel_did_not_take_leads_no_frame() -> None:
 
 
 async def test_what_is_held_back_is_counted_until_it_has_gone_out() -> None:
-    counted: list[int] = []
     kernel, starts = Kernel(1000), Starts()
-    outbox = ClientOutbox(kernel, starts, counted.append)  # type: ignore[arg-type]  # of a pipe it only sends
+    outbox = ClientOutbox(kernel, starts)  # type: ignore[arg-type]  # of a pipe it only sends
     outbox.await_answer()
     outbox.put(FIRST)
     outbox.flush()
-    assert (kernel.taken, sum(counted)) == (b"", len(FIRST))
+    assert (kernel.taken, sum(starts.counted)) == (b"", len(FIRST))
 
     outbox.put_answer(SECOND)
     outbox.answered()
     outbox.flush()
 
     assert kernel.taken == SECOND + FIRST
-    assert sum(counted) == outbox.size == 0
+    assert sum(starts.counted) == outbox.size == 0
 
 
 async def test_what_is_held_back_is_dropped_with_the_rest_to_make_room_for_an_error() -> None:
-    counted: list[int] = []
     kernel, starts = Kernel(1000), Starts()
-    outbox = ClientOutbox(kernel, starts, counted.append)  # type: ignore[arg-type]  # of a pipe it only sends
+    outbox = ClientOutbox(kernel, starts)  # type: ignore[arg-type]  # of a pipe it only sends
     outbox.await_answer()
     outbox.put(FIRST)
 
@@ -121,7 +123,7 @@ async def test_what_is_held_back_is_dropped_with_the_rest_to_make_room_for_an_er
     outbox.flush()
 
     assert kernel.taken == LAST
-    assert sum(counted) == outbox.size == 0
+    assert sum(starts.counted) == outbox.size == 0
 
 
 async def test_hooks_wait_for_what_is_held_back() -> None:
@@ -130,7 +132,7 @@ async def test_hooks_wait_for_what_is_held_back() -> None:
     written: list[bytes] = []
     outbox.await_answer()
     outbox.put(FIRST)
-    outbox.written_hooks.append(lambda: written.append(kernel.taken))
+    outbox.when_written(lambda: written.append(kernel.taken))
     outbox.put_answer(SECOND)
     outbox.flush()
     assert not written

@@ -11,7 +11,7 @@ from qmq.broker.consumers.subscription import Ack, Subscription
 from qmq.config import DestinationPolicy, DestinationSettings
 from qmq.environment import Pipe
 from qmq.gateways.encode import STOMP_ENCODERS
-from qmq.sessions.clients.outbox import ClientOutbox
+from qmq.sessions.clients.outbox import NO_OWNER, ClientOutbox
 from qmq.sessions.clients.session import ClientSession
 from qmq.sessions.clients.subscriber_buffers import STRAIGHT_BYTES_MAX, SubscriberBuffers
 from qmq.wire.stomp import Frame, Version
@@ -103,7 +103,7 @@ def test_more_than_an_outbox_should_hold_flows_while_the_socket_takes_it() -> No
             return len(data)
 
     pipe = Taking()
-    outbox = ClientOutbox(cast(Pipe, pipe), lambda task: None)
+    outbox = ClientOutbox(cast(Pipe, pipe), NO_OWNER)
     session = SimpleNamespace(outbox=outbox, encoder=STOMP_ENCODERS[Version.V12], buffered=None, buffered_bytes=0)
     subscription = Subscription(1, "s", "/topic/t", Ack.AUTO, 1, b"")
     subscription.buffer = Buffer(1, 1, Overflow.DISCONNECT)

@@ -29,7 +29,7 @@ async def test_a_long_memory_queue_is_drained_in_steps_that_let_others_in(autoju
         node = rig.alive
         await rig.connect()
         (session,) = node.sessions.values()
-        session.outbox = EndlessOutbox(session.outbox.pipe, session.outbox._start)
+        session.outbox = EndlessOutbox(session.outbox.pipe, session)
         envelope = Envelope("/queue/q", DestinationKind.QUEUE, b"", durable=False)
         out = Outcome()
         for _ in range(20_000):
