@@ -41,3 +41,41 @@ def test_each_dependency_has_a_pin_within_its_bounds(level: str) -> None:
 
 def test_every_extra_belongs_to_a_level() -> None:
     assert {extra for extras, _ in LEVELS.values() for extra in extras} == PROJECT["optional-dependencies"].keys()
+
+
+# Tests that are run again where more is installed, and the level of that; all others have what is in `tests`.
+APART = {
+    "browser/": "browser",
+    "console/": "browser",
+    "deploy/": "manifests",
+    "spark/": "spark",
+    "client/test_pyright.py": "pyright",
+}
+# What is imported → what is installed, where the names differ.
+PACKAGES = {"grpc": "grpcio", "opentelemetry": "opentelemetry-sdk", "yaml": "pyyaml"}
+ASKED = re.compile(r"""(?:importorskip|find_spec)\(\s*"(?!qmq)([a-z_]+)""")
+PROGRAM = re.compile(r"""(?:which|not has)\("([a-z-]+)\"""")
+# Programs that come with a package of Python, with npm, and under another name.
+BROUGHT = {"hadolint", "node", "chromium-browser"}
+
+
+def in_tests(pattern: re.Pattern[str]) -> set[tuple[str, str]]:
+    """Test file, and what it asks for."""
+    files = [(path, path.relative_to(ROOT / "tests").as_posix()) for path in (ROOT / "tests").rglob("*.py")]
+    return {(name, found) for path, name in files for found in pattern.findall(path.read_text("utf-8"))}
+
+
+def test_no_test_is_skipped_everywhere_for_a_package() -> None:
+    for name, module in in_tests(ASKED):
+        level = next((level for place, level in APART.items() if name.startswith(place)), "tests")
+        installed = set().union(*(pins(one) for one in (*LEVELS[level][1], level)))
+
+        assert PACKAGES.get(module, canonicalize_name(module)) in installed, f"tests/{name} waits for {module}"
+
+
+def test_no_test_is_skipped_everywhere_for_a_program() -> None:
+    needed = set(re.findall(r"need ([a-z-]+) ", (ROOT / ".ci" / "run").read_text("utf-8"))) | BROUGHT
+
+    asked = in_tests(PROGRAM)
+    assert len(asked) > 10
+    assert [(name, program) for name, program in asked if program not in needed] == []

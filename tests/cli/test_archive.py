@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qmq.cli.pipeline.archiver import LOOK_SECONDS, behind_text, pauses, serve, stopped_by_signals
+from qmq.cli.pipeline.archiver import LOOK_SECONDS, behind_text, pauses, stopped_by_signals
 from qmq.cli.pipeline.shared import in_one_line
 
 from .conftest import Run
@@ -134,29 +134,3 @@ def test_the_first_signal_asks_to_stop_and_the_next_one_acts_as_usual() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             stop.wait(0.0)
-
-
-def test_no_error_of_a_run_or_of_what_is_shown_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("deltalake")
-    stop = threading.Event()
-    failures: list[str] = []
-    turns: list[Any] = [MemoryError("full"), AssertionError(), ValueError("a bug"), "run", OSError(5, "gone"), "run"]
-
-    def run_once() -> Any:
-        turn = turns.pop(0)
-        if isinstance(turn, Exception):
-            raise turn
-        return turn
-
-    def ran(_: Any) -> None:
-        if turns:
-            raise OSError(28, "no space to print")
-        stop.set()
-
-    reporter = SimpleNamespace(ran=ran, failed=lambda error, pause: failures.append(type(error).__name__))
-    runs: Any = SimpleNamespace(run=run_once, is_stopping=True, keep=None, register=None)
-    shown: Any = reporter
-
-    serve(runs, shown, 1.0, lambda seconds: stop.is_set())
-
-    assert failures == ["MemoryError", "AssertionError", "ValueError", "OSError", "OSError"]

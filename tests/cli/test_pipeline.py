@@ -86,25 +86,6 @@ def test_without_the_extra_a_job_says_how_to_install_it(
 @pytest.mark.parametrize(
     "command",
     [
-        ["stats", "--path", "s3://bucket/node"],
-        ["audit", "hdfs:/data/node"],
-    ],
-)
-def test_an_address_of_what_is_not_mounted_is_refused_before_anything_is_read(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
-    pytest.importorskip("pyspark")
-    monkeypatch.chdir(tmp_path)
-
-    result = run("pipeline", *command)
-
-    assert result.exit_code == 2 and list(tmp_path.iterdir()) == []
-    assert "is an address: only paths of a mounted file system will do, such as /data/archive" in result.output
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
         ["archive", "--path", "."],
         ["tables", "--path", "."],
         ["compact"],

@@ -1,10 +1,13 @@
 """Runs one after the other: what is waited for, and what ends them. No run is real here."""
 
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from deltalake.exceptions import DeltaError
 
+from qmq.cli.pipeline.archiver import serve
 from qmq.errors import CorruptLog, NotConnected
 from qmq.spark.archive.following import follow
 from qmq.spark.archive.run import Archived
@@ -68,3 +71,28 @@ def test_a_stop_during_a_pause_ends_it_also_while_runs_fail() -> None:
     reports, _ = following(away, stops_after=2)
 
     assert len(reports) == 2
+
+
+def test_no_error_of_a_run_or_of_what_is_shown_ends_the_service() -> None:
+    stop = threading.Event()
+    failures: list[str] = []
+    turns: list[Any] = [MemoryError("full"), AssertionError(), ValueError("a bug"), "run", OSError(5, "gone"), "run"]
+
+    def run_once() -> Any:
+        turn = turns.pop(0)
+        if isinstance(turn, Exception):
+            raise turn
+        return turn
+
+    def ran(_: Any) -> None:
+        if turns:
+            raise OSError(28, "no space to print")
+        stop.set()
+
+    reporter = SimpleNamespace(ran=ran, failed=lambda error, pause: failures.append(type(error).__name__))
+    runs: Any = SimpleNamespace(run=run_once, is_stopping=True, keep=None, register=None)
+    shown: Any = reporter
+
+    serve(runs, shown, 1.0, lambda seconds: stop.is_set())
+
+    assert failures == ["MemoryError", "AssertionError", "ValueError", "OSError", "OSError"]
