@@ -318,6 +318,7 @@ SCRIPTS: dict[str, list[str]] = {
         "1 reserve-with-timeout 10",
     ],
     "what is no command": [
+        "1 list-tube-used",  # What does not begin with a command is no client of beanstalkd: a node closes.
         "1 nonsense",
         "1 put",
         "1 put 1 2 3",
