@@ -11,7 +11,6 @@ Surprising: calling a section, `Peer(name=…)`, checks as `read` does. An annot
 msgspec: they read or check the value in the order of the annotation, and raise ValueError.
 """
 
-import difflib
 import math
 import re
 import types
@@ -238,8 +237,15 @@ def extended(section: type[Section], more: Mapping[str, tuple[Any, Any]]) -> typ
 
 def suggest(word: str, known: Sequence[str]) -> str:
     """The closest known word, else all known words."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"known here: {', '.join(sorted(known))}"
+    close = closest(word, known)
+    return f"did you mean {close}?" if close else f"known here: {', '.join(sorted(known))}"
+
+
+def closest(word: str, known: Sequence[str]) -> str | None:
+    """The known word that is meant by one with a slip, if any is."""
+    from difflib import get_close_matches  # Most files have no mistake.
+
+    return next(iter(get_close_matches(word, known, 1)), None)
 
 
 def check_at_least(value: float, other: str, seen: Mapping[str, Any]) -> None:

@@ -22,8 +22,6 @@ from qmq.admin.facts.system import SystemTopics
 from qmq.config.keys import keys_of
 from qmq.definitions.definition import Key
 from qmq.definitions.document import Values, document, read_document
-from qmq.definitions.rabbitmq import ImportTarget
-from qmq.definitions.rabbitmq_users import clear_passwords
 from qmq.engine.runtime.contexts import Configured
 from qmq.engine.turns import in_turns
 from qmq.environment import Environment
@@ -105,6 +103,8 @@ class DefinitionVerbs:
         if len(body) > FILE_BYTES_MAX:
             why = f"a file must have at most {FILE_BYTES_MAX} bytes, not {len(body)}"
             raise Refused("bad-definitions", f"{why}; import it in parts")
+        from qmq.definitions.rabbitmq import ImportTarget  # Few nodes ever import a file.
+
         run = self._environment.run_blocking
         hashes = await run(_hashes, body)  # Before anything else is looked at: it takes long.
         present = await _values(self._definitions, "vhost", "user", "policy", "queue", "exchange")
@@ -114,6 +114,8 @@ class DefinitionVerbs:
 
 def _hashes(file: bytes) -> dict[str, str]:
     """Of the passwords that it has in clear."""
+    from qmq.definitions.rabbitmq_users import clear_passwords
+
     return {password: argon2.PasswordHasher().hash(password) for password in clear_passwords(file)}
 
 

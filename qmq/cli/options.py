@@ -14,11 +14,11 @@ import click
 
 from ..address import Address, parse_address
 from ..unix_socket import SOCKET_NAME
-from .client import Endpoint, Login
 from .output import Failed
 
 if TYPE_CHECKING:
     from ..config import NodeSettings
+    from .client import Login  # A node loads no client: see below.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -232,6 +232,8 @@ def client_options(command: Callable[..., Any], key: Collection[str] = KEY) -> C
 
     @wraps(command)
     def with_node(*args: Any, at: list[Address] | None, data: Path | None, patience: float, **given: Any) -> Any:
+        from .client import Endpoint, Login
+
         if data is None:
             login = _take_login(given)
             return command(*args, node=Endpoint(at or default_addresses(), login, patience), **given)
@@ -253,8 +255,10 @@ def _is_typed(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 
-def _take_login(given: dict[str, Any]) -> Login:
+def _take_login(given: dict[str, Any]) -> "Login":
     """Take the options of `_login_options` out of `given`."""
+    from .client import Login
+
     cafile, cert, key = (given.pop(name) for name in ("cafile", "cert", "private_key"))
     if key is not None and cert is None:
         raise click.UsageError("--key is the key of --cert")
@@ -329,6 +333,8 @@ def files_options(command: Callable[..., Any]) -> Callable[..., Any]:
             for name in LOGIN_NAMES:
                 del given[name]
             return command(*args, endpoint=None, **given)
+        from .client import Endpoint
+
         login = _take_login(given)
         if at is None:
             raise click.UsageError("give the data directory of the node: --data, or --config; or ask a node: --at")

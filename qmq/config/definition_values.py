@@ -9,13 +9,12 @@ other, unless they are equal. A limit is named by what it is about, `user:NAME` 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 from qmq.access.rules import ACTIONS, ADMINISTRATOR, LOCAL_ADMINISTRATOR
 from qmq.access.user_limits import limit_name
 from qmq.errors import ConfigError
-from qmq.section import Section, WrongValues
+from qmq.section import Section, WrongValues, closest
 
 from .archives import ArchiveSettings
 from .destinations.declared import DECLARED_BY, QUEUE_KEYS, QueueLifetime, QueueOwner
@@ -108,8 +107,8 @@ def join_policies(
 
 
 def _instead(key: str) -> str:
-    like = get_close_matches(key, QUEUE_KEYS, 1)
-    return f"unknown key; {f'did you mean {like[0]}? ' if like else ''}Allowed are {', '.join(QUEUE_KEYS)}"
+    like = closest(key, QUEUE_KEYS)
+    return f"unknown key; {f'did you mean {like}? ' if like else ''}Allowed are {', '.join(QUEUE_KEYS)}"
 
 
 def read_user(name: str, values: Mapping[str, Any]) -> User:

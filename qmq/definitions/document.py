@@ -5,10 +5,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from qmq.definitions.rabbitmq import MARKS, ImportTarget, convert, is_rabbitmq
 from qmq.errors import Refused
+
+if TYPE_CHECKING:
+    from qmq.definitions.rabbitmq import ImportTarget
 
 MARK: Final = "qmq_definitions"
 VERSION: Final = 1
@@ -25,7 +27,7 @@ def document(values: Values) -> dict[str, Any]:
     }
 
 
-def read_document(data: bytes, target: ImportTarget | None = None) -> tuple[Values, list[str]]:
+def read_document(data: bytes, target: "ImportTarget | None" = None) -> tuple[Values, list[str]]:
     """The definitions in a file of QMQ or RabbitMQ, and a line for each part of it without a counterpart. What a file
     of RabbitMQ means depends on what `target` has already.
 
@@ -40,6 +42,8 @@ def read_document(data: bytes, target: ImportTarget | None = None) -> tuple[Valu
         if found[MARK] != VERSION:
             raise Refused("bad-definitions", f"{MARK}: this version of QMQ reads {VERSION}, not {found[MARK]!r}")
         return _checked(found.get("definitions")), []
+    from qmq.definitions.rabbitmq import MARKS, ImportTarget, convert, is_rabbitmq  # Few nodes ever need it.
+
     if is_rabbitmq(found):
         return convert(found, target or ImportTarget())
     raise Refused(
