@@ -54,15 +54,6 @@ def test_a_text_that_the_end_of_a_page_cuts_is_found_and_nothing_is_made(run: Ru
     assert [one.name for one in tmp_path.iterdir()] == ["queues.sqlite"]
 
 
-def test_a_text_is_found_in_columns_of_parquet(run: Run, tmp_path: Path) -> None:
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    rows = pa.table({"n": range(1000), "body": [f"to {n:04} {MARK} " * 50 for n in range(1000)]})
-    parquet.write_table(rows, tmp_path / "of-ann.parquet", compression="zstd")
-    parquet.write_table(rows.select(["n"]), tmp_path / "other.parquet", compression="zstd")
-
-    assert found(run, tmp_path) == (1, ["of-ann.parquet"])
-
-
 def test_nothing_found_is_exit_code_0_and_what_cannot_be_read_is_not(run: Run, tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"bob@example.com")
 

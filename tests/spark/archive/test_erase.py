@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyarrow import parquet
@@ -226,3 +227,14 @@ def once_before(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, meanwhi
 
     monkeypatch.setattr(module, name, late)
     return waiting
+
+
+def test_a_text_is_found_in_columns_of_files_of_parquet(tmp_path: Path) -> None:
+    rows = pa.table({"n": range(1000), "body": [f"to {n:04} ann@example.com " * 50 for n in range(1000)]})
+    parquet.write_table(rows, tmp_path / "of-ann.parquet", compression="zstd")
+    parquet.write_table(rows.select(["n"]), tmp_path / "other.parquet", compression="zstd")
+
+    result = CliRunner().invoke(main, ["log", "search", "ann@example.com", str(tmp_path)])
+
+    assert result.exit_code == 1
+    assert [Path(line).name for line in result.output.splitlines()[:-1]] == ["of-ann.parquet"]
