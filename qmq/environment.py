@@ -9,7 +9,10 @@ import random
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -129,6 +132,7 @@ class Environment:
         boot_seconds: Callable[[], float],
         run_commit: RunCommit,
         run_abandonable: RunBlocking | None = None,
+        tracer: "Tracer | None" = None,
     ) -> None:
         self.network = network
         self.rng = rng
@@ -137,6 +141,8 @@ class Environment:
         waiting."""
         self.boot_seconds = boot_seconds
         """A clock that cannot be set and that runs on while the machine sleeps or the process is stopped."""
+        self.tracer = tracer
+        """Makes the spans of the node; None: it makes none. It never blocks."""
         self._run_blocking = run_blocking
         self._run_commit = run_commit
         self._run_abandonable = run_abandonable

@@ -30,6 +30,7 @@ from qmq.config import (
 from qmq.config.destinations.declared import QueueLifetime
 from qmq.config.destinations.policy import KEYS
 from qmq.config.difference import CHANGES_LIVE
+from qmq.config.node import TracingSettings
 from qmq.errors import ConfigError
 from qmq.section import Section, read_size
 from tests.node.rig import Rig, send
@@ -48,12 +49,13 @@ SECTIONS: dict[str, type[Section]] = {
     "`[definitions.policy]`": DestinationPolicy,
     "`[definitions.queue]`": QueueLifetime,
     "`[mesh]`": MeshSettings,
+    "`[tracing]`": TracingSettings,
     "The mesh": PeersFile,
     "`[[nodes]]`": Peer,
 }
 
 # Defaults that are no single value: described in words.
-IN_WORDS = {("The node itself", key) for key in ("stomp", "storage", "limits", "destinations", "mesh")}
+IN_WORDS = {("The node itself", key) for key in ("stomp", "storage", "limits", "destinations", "mesh", "tracing")}
 
 
 # What is the name of a definition, or has no place in a file.

@@ -6,6 +6,7 @@ file are in `load`, because either file can be read alone.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -34,6 +35,9 @@ from .authentication import AuthenticationSettings, asks_others, asks_users
 from .destinations.policy import too_long
 from .destinations.settings import DestinationSettings
 from .limits import LimitSettings
+
+SPAN_EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http"
+"""The module that `[tracing]` needs; with it comes the SDK."""
 
 DEFAULT_STOMP = Address("127.0.0.1", 61613)
 LISTENERS = {one.name: one for one in declarations()}
@@ -202,6 +206,25 @@ class MeshSettings(Section):
             raise ValueError("must have ca: a mesh link checks the certificate of the other side")
 
 
+class TracingSettings(Section):
+    """`[tracing]`: whether this node adds spans of OpenTelemetry to the traces of its clients."""
+
+    enabled: bool = False
+    """Make spans of messages with a header `traceparent`, and export them as the variables `OTEL_*` say."""
+
+    @classmethod
+    def check(cls, key: str, value: Any, seen: Mapping[str, Any]) -> None:
+        if value and not _is_installed(SPAN_EXPORTER):
+            raise ValueError(f"needs {SPAN_EXPORTER}: pip install 'qmq[opentelemetry]'")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # of a package above it
+        return False
+
+
 class ServingSettings(Section):
     """Where a node serves clients: besides STOMP, a list of sections for each protocol of the table."""
 
@@ -229,6 +252,7 @@ class NodeSettings(ServingSettings):
     """What the mesh shares, applied like an import of an operator (`qmq.settings.definitions.file_entries`)."""
     destinations: DestinationSettings = DestinationSettings()
     mesh: MeshSettings = MeshSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @property
     def directory(self) -> Path | None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -26,12 +26,16 @@ from qmq.errors import NodeRetired, QmqError, StorageError
 from qmq.node.node import Node
 from qmq.node.reload import Read, Reloader
 from qmq.node.service_manager import ServiceManager
+from qmq.node.tracing import tracing
 from qmq.protocols import declarations
 from qmq.storage.format.settings import Retention
 from qmq.storage.format.settings import StoreSettings as StoreSettings
 from qmq.storage.store import Store, open_store
 from qmq.storage.volatile_store import open_volatile_store
 from qmq.unix_socket import SOCKET_NAME
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 SWITCH_SECONDS = 0.0005
 """How long the checkpoint's thread may keep the interpreter from the loop; Python's default would add 5 ms to a
@@ -80,7 +84,7 @@ async def run_in_thread(call: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(call)
 
 
-def real_environment(commits: Worker) -> Environment:
+def real_environment(commits: Worker, tracer: "Tracer | None" = None) -> Environment:
     """Clock, randomness, network and threads of the operating system."""
     limiter = trio.CapacityLimiter(ABANDONABLE_MAX)
 
@@ -95,6 +99,7 @@ def real_environment(commits: Worker) -> Environment:
         boot_seconds=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
         run_commit=commits.run,
         run_abandonable=run_abandonable,
+        tracer=tracer,
     )
 
 
@@ -128,8 +133,8 @@ def serve(
         return EXIT_FAILED
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        with Worker("qmq-commits") as commits:
-            environment = real_environment(commits)
+        with tracing(settings.tracing) as tracer, Worker("qmq-commits") as commits:
+            environment = real_environment(commits, tracer)
             trio.run(
                 partial(
                     _run, settings, peers, store, environment, read, early, until_eof, trusts_clock, forces_definitions

@@ -28,7 +28,7 @@ from qmq.sessions.clients.session_host import SessionHost
 from qmq.sessions.clients.subscriber_buffers import SubscriberBuffers
 from qmq.sessions.clients.traffic import Traffic
 from qmq.sessions.delivery.browsing import Browsing
-from qmq.sessions.delivery.effect_dispatcher import Dispatcher
+from qmq.sessions.delivery.effect_dispatcher import Dispatcher, Spans
 from qmq.sessions.delivery.fanout_subscribers import FanoutSubscribers
 from qmq.sessions.delivery.journal_readers import BEHIND, JournalReaders
 from qmq.sessions.delivery.journal_reads import JournalReads
@@ -107,7 +107,6 @@ def _delivery(
     beats: Heartbeats,
 ) -> tuple[FanoutSubscribers, JournalReads, Browsing, Dispatcher]:
     """What passes effects to clients and links; see `qmq.sessions.delivery`."""
-    broker, store = engine.broker, engine.store
     limits, membership = node.settings.limits, mesh.members.membership
     fanout_subscribers = FanoutSubscribers(
         engine,
@@ -118,7 +117,7 @@ def _delivery(
         lambda: dispatcher.flush(),
         limits.subscriber_buffer_bytes_default,
     )
-    readers = JournalReaders(store.journal, sessions, of_mesh.archives, beats, ConditionGroup(node, BEHIND))
+    readers = JournalReaders(engine.store.journal, sessions, of_mesh.archives, beats, ConditionGroup(node, BEHIND))
     journal_reads = JournalReads(engine, node, sessions, of_mesh.archives, readers)
     browsing = Browsing(engine, node, sessions, lambda: membership.peers)
 
@@ -126,12 +125,12 @@ def _delivery(
         (journal_reads if subscription.destination == JOURNAL else browsing).begin(subscription)
 
     dispatcher: Dispatcher = Dispatcher(
-        broker,
+        engine,
         sessions,
-        engine.path,
         fanout_subscribers,
         mesh.receipts,
         beats,
+        _spans(engine),
         outbox_bytes_max=limits.outbox_bytes_max,
         body_bytes_max=limits.body_bytes_max,
         spawn=node.spawn,
@@ -139,3 +138,11 @@ def _delivery(
     )
     engine.path.deliver_to(dispatcher)
     return fanout_subscribers, journal_reads, browsing, dispatcher
+
+
+def _spans(engine: EngineParts) -> Spans | None:
+    if (tracer := engine.environment.tracer) is None:
+        return None
+    from qmq.sessions.delivery.broker_spans import BrokerSpans  # of an extra
+
+    return BrokerSpans(tracer, engine.broker.origin, engine.environment.now_us)

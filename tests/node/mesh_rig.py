@@ -69,6 +69,8 @@ class MeshRig:
         self._worlds: dict[str, SimulatedWorld] = {}
         self.skews_us: dict[str, int] = {}
         """How wrong the wall clock of a node is from its next life on; see `step_clock`."""
+        self.tracers: dict[str, Any] = {}
+        """What makes the spans of a node, from its next life on."""
         self.trusts_clock: set[str] = set()
         """Nodes that are started with `--trust-clock`."""
         self._ends: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
@@ -227,6 +229,7 @@ class MeshRig:
             random.Random(f"{name}{self._lives[name] or ''}"),
             self.skews_us.get(name, 0),
             0.002,
+            self.tracers.get(name),
         )
         store = open_memory_store(disk, node=name, settings=self._stored)
         return Node(settings, peers, store, environment.environment, trusts_clock=name in self.trusts_clock)

@@ -44,6 +44,8 @@ class Rig:
         """How wrong the wall clock is from the next life on."""
         self.trusts_clock = False
         self.forces_definitions = False
+        self.tracer: Any = None
+        """Makes the spans of the next life."""
         self.node: Node | None = None
 
     @property
@@ -56,7 +58,9 @@ class Rig:
         """Start the node; at the end stop it in order, if it still runs."""
         self.lives += 1
         rng = random.Random(f"life {self.lives}")
-        environment = SimulatedWorld(self.fabric.network(HOST), self.disk, rng, self.skew_us, 0.002).environment
+        environment = SimulatedWorld(
+            self.fabric.network(HOST), self.disk, rng, self.skew_us, 0.002, self.tracer
+        ).environment
         store = open_memory_store(
             self.disk, node="a", settings=StoreSettings(segment_bytes_max=1 << 20, times_of=times_of)
         )

@@ -7,7 +7,7 @@ begun, done and not yet answered, or (`die`) cut at any of its disk operations: 
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -39,7 +39,13 @@ class SimulatedWorld:
     """
 
     def __init__(
-        self, network: Network, disk: MemoryDisk, rng: random.Random, skew_us: int, disk_seconds: float
+        self,
+        network: Network,
+        disk: MemoryDisk,
+        rng: random.Random,
+        skew_us: int,
+        disk_seconds: float,
+        tracer: Any = None,
     ) -> None:
         self._disk = disk
         self.skew_us = skew_us
@@ -62,6 +68,7 @@ class SimulatedWorld:
             run_blocking=self.run_blocking,
             run_commit=self.run_commit,
             boot_seconds=lambda: trio.current_time() + self.slept_seconds,
+            tracer=tracer,
         )
 
     def wall_us(self) -> int:

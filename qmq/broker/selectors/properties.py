@@ -71,14 +71,14 @@ def properties_of(envelope: Envelope) -> dict[str, str]:
     """The headers of every message in `envelope`, unescaped; treat as immutable."""
     properties = envelope.properties
     if properties is None:
-        properties = envelope.properties = _parsed(envelope.headers)
+        properties = envelope.properties = parsed(envelope.headers)
         properties["destination"] = envelope.destination
         properties["persistent"] = "true" if envelope.durable else "false"
     return properties
 
 
-def _parsed(block: bytes) -> dict[str, str]:
-    """Lines of a STOMP 1.2 header block, the first of repeated ones."""
+def parsed(block: bytes) -> dict[str, str]:
+    """Lines of a STOMP 1.2 header block, unescaped, the first of repeated ones."""
     properties: dict[str, str] = {}
     text = block.decode("utf-8", "replace")
     escaped = "\\" in text

@@ -9,10 +9,10 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import trio
 
-from qmq.broker.broker import Broker
 from qmq.broker.consumers.light_subscriptions import LightSubscriptions
 from qmq.broker.consumers.outcome import FOLLOW_COST_MAX, Outcome, TopicRun
 from qmq.broker.consumers.subscription import Ack, Delivery, Subscription
@@ -20,7 +20,7 @@ from qmq.broker.messages.totals import COUNTED_KINDS
 from qmq.broker.selectors import Selector, selected
 from qmq.engine.commit.receipts import Receipts
 from qmq.engine.commit.replica_acks import PendingReceipt
-from qmq.engine.commit_path import CommitPath
+from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import Refused
 from qmq.gateways.encoder import Encoder
@@ -37,6 +37,16 @@ SETTLE_ROUNDS_MAX = 8
 """A memory queue whose consumer takes all at once is drained in steps of so many times its credit."""
 
 
+class Spans(Protocol):
+    """What is traced of messages: `qmq.sessions.delivery.broker_spans`. Nothing here raises or waits."""
+
+    def stored(self, group: list[Outcome]) -> None:
+        """The records of `group` are durable now."""
+
+    def delivered(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
+        """These have been put into the outbox of their client."""
+
+
 class Dispatcher:
     """Passes effects to sessions and fanout subscribers. Deliveries that count as settled because they are with
     the kernel (`auto` subscriptions) return to the commit path.
@@ -44,12 +54,12 @@ class Dispatcher:
 
     def __init__(
         self,
-        broker: Broker,
+        engine: EngineParts,
         sessions: dict[int, ClientSession],
-        path: CommitPath,
         fanout_subscribers: FanoutSubscribers,
         receipts: Receipts,
         beats: Heartbeats,
+        spans: Spans | None,
         *,
         outbox_bytes_max: int,
         body_bytes_max: int,
@@ -57,18 +67,19 @@ class Dispatcher:
         browse: Callable[[Subscription], None],
     ) -> None:
         self._sessions = sessions
-        self._totals = broker.totals
+        self._totals = engine.broker.totals
         self._receipts = receipts
         self._beats = beats
+        self._spans = spans
         # When receipts run short of time, and the watch for that.
         self._receipts_due = math.inf
         self._receipts_watch = -1
         self._fanout_subscribers = fanout_subscribers
         self._buffers = fanout_subscribers.buffers
         self.retained_delivery = RetainedDelivery(
-            sessions, broker.retained, self._buffers, outbox_bytes_max=outbox_bytes_max, spawn=spawn
+            sessions, engine.broker.retained, self._buffers, outbox_bytes_max=outbox_bytes_max, spawn=spawn
         )
-        self._commits = path
+        self._commits = engine.path
         self._spawn = spawn
         self._outbox_bytes_max = outbox_bytes_max
         # Queue messages are held back long before that: they are limited by the consumer's credit, not by its
@@ -106,6 +117,8 @@ class Dispatcher:
 
     def after_commit(self, group: list[Outcome], begin: int) -> None:
         """Deliver the effects that are durable now; `begin` is where the group's batches start in the journal."""
+        if self._spans is not None:
+            self._spans.stored(group)
         is_costly = (
             sum([out.selector_cost for out in group if out.fanout_runs]) > FOLLOW_COST_MAX
             and self._fanout_subscribers.cost_of(group) > FOLLOW_COST_MAX
@@ -297,6 +310,8 @@ class Dispatcher:
         totals = self._totals.by_name.get(name) or self._totals.begin(name)
         subscription.delivered += len(deliveries)
         session.outbox.put(session.encoder.deliveries(subscription, deliveries, totals))
+        if self._spans is not None:
+            self._spans.delivered(subscription, deliveries)
         if subscription.ack is Ack.AUTO:
             session.settle_when_written(deliveries)
 
