@@ -29,7 +29,9 @@ class MeshFacts(NamedTuple):
     dead_letters: list[Facts]
     """The queues of dead letters, with rates."""
     unmatched: list[str] | None
-    """Patterns of policies that match no destination."""
+    """Patterns of policies that match no destination, among the first POLICIES_SEEN."""
+    policies: int
+    """How many policies there are."""
     archives: list[str]
     """Names of the archives that the mesh has defined; none if the user may not ask for them."""
 
@@ -51,6 +53,7 @@ def ask_mesh(node: Endpoint) -> MeshFacts:
         queues=queues,
         dead_letters=[row for rows in counted for row in rows or () if row.get("destination") in dead],
         unmatched=None if policies is None else _unmatched(node, [str(row["name"]) for row in policies]),
+        policies=len(policies or ()),
         archives=[str(row["name"]) for row in _rows(node, "definitions/list/archive", "definitions") or ()],
     )
 

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Final
 
 from ..output import byte_size, counted, duration
-from .facts import Facts, MeshFacts
+from .facts import POLICIES_SEEN, Facts, MeshFacts
 from .findings import FREE_BYTES_MIN, FSYNC_SECONDS_SLOW, DoctorFinding
 
 SKEW_US_MAX: Final = 1_000_000
@@ -138,6 +138,9 @@ def _dead_letters(facts: MeshFacts) -> Iterator[DoctorFinding]:
 def _definitions(facts: MeshFacts) -> Iterator[DoctorFinding]:
     for pattern in facts.unmatched or ():
         yield DoctorFinding("info", pattern, "this policy matches no destination now", "Delete it if it is a leftover.")
+    if facts.policies > POLICIES_SEEN:
+        message = f"only the first {POLICIES_SEEN} of {facts.policies} were compared with the destinations"
+        yield DoctorFinding("info", "policies", message, "`qmq list` shows which destinations there are.")
     if facts.queues is None or facts.unmatched is None:
         message = "this user may not see all queues and policies: these were not checked"
         advice = "Log in as an administrator, or use --data on the machine of a node."

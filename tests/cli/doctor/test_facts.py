@@ -60,3 +60,13 @@ def test_a_user_without_a_right_to_observe_gets_the_refusal(run: Run) -> None:
 
     assert result.exit_code == 1
     assert result.stderr == f"qmq: {node.at}: may not (not-allowed)\n"
+
+
+def test_of_many_policies_the_first_hundred_are_looked_at_and_the_number_is_said(run: Run) -> None:
+    policies = [{"name": f"/queue/old{number}.*", "value": {}} for number in range(101)]
+    lists = {f"list{policy['name'].removesuffix('*')}": {"destinations": []} for policy in policies}
+    with of_verbs(ANSWERS | lists | {"definitions/list/policy": {"definitions": policies}}) as node:
+        result = run("doctor", "--at", node.at)
+
+    assert result.output.count("this policy matches no destination now") == 100
+    assert "info  policies  only the first 100 of 101 were compared with the destinations" in result.output

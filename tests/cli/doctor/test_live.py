@@ -39,6 +39,7 @@ def mesh(nodes: Mapping[str, dict[str, Any]] = {}, /, **changes: Any) -> MeshFac
         queues=[],
         dead_letters=[],
         unmatched=[],
+        policies=0,
         archives=[],
     )
     return healthy._replace(**changes)
@@ -151,6 +152,12 @@ def test_dead_letters_are_an_error_when_they_grow(rate: float, severity: str, me
     row = queue(7, destination="/queue/dead", accepted_per_second=rate)
 
     assert found(mesh(dead_letters=[row], queues=[row])) == [(severity, "/queue/dead", message)]
+
+
+def test_policies_that_were_not_looked_at_are_said() -> None:
+    assert found(mesh(policies=100)) == []
+    message = "only the first 100 of 101 were compared with the destinations"
+    assert found(mesh(policies=101)) == [("info", "policies", message)]
 
 
 def test_what_the_user_may_not_see_is_said() -> None:
