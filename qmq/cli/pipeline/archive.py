@@ -118,7 +118,7 @@ def erase(table: str, condition: str, iceberg: str | None, yes: bool, as_json: b
 
     These are the rows for which EXPR is true. All files that have had them are removed as well, so earlier versions of
     the table cannot be read any more. An archiver may run at the same time, and does not add the messages again. Nodes
-    and backups keep theirs: docs/erasure.md.
+    and backups keep theirs.
     """
     require("archive", "pyarrow", "deltalake")
     from ...spark.archive.erase import erase as erase_rows

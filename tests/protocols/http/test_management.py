@@ -4,7 +4,7 @@ import pytest
 from trio.testing import MockClock
 
 from qmq.definitions.definition import Key
-from qmq.protocols.http import management as pages
+from qmq.protocols.http import management_pages as pages
 from qmq.protocols.http.gateway import management
 from tests.node.mesh_rig import MeshRig
 from tests.node.rig import eventually
