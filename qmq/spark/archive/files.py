@@ -47,7 +47,7 @@ def write_parts(parts: Iterable[Part], options: Options, table: str, name: str) 
 
 def missing_entries(lacking: Lacking) -> list[dict[str, Any]]:
     """What no node had, in the place of a file: known where rows are read, and needed where they are committed."""
-    return [{LACKING: lacking}] if lacking.nowhere or lacking.partly else []
+    return [{LACKING: lacking}] if lacking.missing else []
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str, name: str) -> list[dict[str, Any]]:

@@ -25,9 +25,6 @@ class TableLoss(NamedTuple):
     partly: bool = False
     """Fanout logs or range snapshots had some messages of it, which the table has."""
 
-    def ranges(self) -> RangeMap:
-        return RangeMap({parse_origin(self.origin): [(self.first - 1, self.last)]})
-
 
 Losses = tuple[TableLoss, ...]
 
@@ -41,7 +38,7 @@ def losses_of(lacking: Lacking, base: Vector, silent: list[str], at: str) -> Los
 
     return tuple(
         TableLoss(str(origin), after + 1, through, why(origin, through), at, partly)
-        for found, partly in ((lacking.nowhere, False), (lacking.partly, True))
+        for found, partly in ((lacking.missing.minus(lacking.partly), False), (lacking.partly, True))
         for origin, ranges in found.items()
         for after, through in ranges
     )
@@ -50,7 +47,7 @@ def losses_of(lacking: Lacking, base: Vector, silent: list[str], at: str) -> Los
 def all_ranges(losses: Iterable[TableLoss]) -> RangeMap:
     found = RangeMap()
     for one in losses:
-        found = found.plus(one.ranges())
+        found.add(parse_origin(one.origin), one.first - 1, one.last)
     return found
 
 

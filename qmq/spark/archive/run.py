@@ -26,7 +26,7 @@ from qmq.spark.archive.table import DELTA_LOG, ArchiveError, choice_of, commit, 
 from qmq.spark.reading.options import Options, vector_to_json
 from qmq.spark.reading.place import Place
 from qmq.spark.reading.plan import DataLoss, Part, ranges_text
-from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap
+from qmq.spark.reading.ranges import NOTHING, RangeMap
 
 PARTS_PER_COMMIT: Final = 512
 """A first run over years of log is many commits, each of which counts when a later one fails."""
@@ -154,22 +154,16 @@ def steps(
     base = place.base()
     behind = dict(start)
     low = {origin: max(start.get(origin, 0), min(base.get(origin, 0), last)) for origin, last in have.items()}
-    nowhere = _nowhere(place, low, have) if is_first else NOTHING
+    nowhere = NOTHING
+    if is_first:
+        place.plan(low, have, strict=True, but_for=anything)
+        nowhere = place.lacking.missing
     for piece in range(1, pieces + 1):
         end = {origin: low[origin] + (last - low[origin]) * piece // pieces for origin, last in have.items()}
         # All else was there when the run began: what has gone since is no distant past.
         strict = not is_first or piece > 1
         yield end, place.plan(behind, end, strict=strict, but_for=nowhere, over_holes=is_first)
         behind = end
-
-
-def _nowhere(place: Place, start: Vector, end: Vector) -> RangeMap:
-    """What no node has of everything above `start` up to `end`."""
-    try:
-        place.plan(start, end, strict=True)
-    except DataLoss as loss:
-        return loss.missing
-    return NOTHING
 
 
 @dataclass(slots=True)
@@ -186,9 +180,9 @@ class _ArchiveRun:
         done, lacking = self.done, self.place.lacking
         entries = self.write(parts) if parts else []
         for read in (entry[LACKING] for entry in entries if LACKING in entry):
-            lacking = Lacking(lacking.nowhere.plus(read.nowhere), lacking.partly.plus(read.partly))
+            lacking.add(read.missing, read.partly)
         lost: Losses = ()
-        if lacking.nowhere or lacking.partly:
+        if lacking.missing:
             at = datetime.now(UTC).isoformat(timespec="seconds")
             lost = losses_of(lacking, self.place.base(), self.place.silent, at)
         if again is not None:
@@ -210,8 +204,9 @@ class _ArchiveRun:
 
     def look_again(self, lost: TableLoss) -> None:
         """Add what nodes have now of a range that an earlier run went on without."""
-        origin, nowhere = parse_origin(lost.origin), lost.ranges()
+        nowhere = all_ranges([lost])
+        start, end = nowhere.bounds()
         # Damage there has been reported, if it comes after the table.
         with suppress(DataLoss, CorruptLog):
-            parts = self.place.plan({origin: lost.first - 1}, {origin: lost.last}, strict=True, but_for=nowhere)
+            parts = self.place.plan(start, end, strict=True, but_for=nowhere)
             self.add({}, parts, lost)

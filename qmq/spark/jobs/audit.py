@@ -22,13 +22,13 @@ from qmq.model.dots import Vector, merge
 from qmq.spark.jobs.audit_deep import audit_deep, is_true
 from qmq.spark.jobs.audit_findings import (
     CORRUPT,
+    LOST,
     LOST_FILE,
     QUARANTINED,
     Audit,
     Finding,
     JournalWalk,
     OriginRow,
-    ReportedLoss,
     damaged,
 )
 from qmq.spark.reading.logs import DataDirectory
@@ -41,7 +41,7 @@ from qmq.storage.format.lost_record import unpack_lost
 from qmq.storage.format.record import RecordKind, unpack_gap
 from qmq.storage.format.segment import read_summary, scan
 
-__all__ = ["Audit", "Finding", "ReportedLoss", "audit", "audit_deep"]
+__all__ = ["Audit", "Finding", "audit", "audit_deep"]
 
 
 def audit(
@@ -62,7 +62,7 @@ def audit(
         merge(have, walk.have)
     for walk in walks:
         found.findings += walk.findings
-        found.lost += [ReportedLoss(walk.node, str(origin), first, last) for origin, first, last in walk.lost]
+        found.lost += [Finding(walk.node, LOST, str(origin), first, last, "") for origin, first, last in walk.lost]
         found.rows += _chosen_rows(walk) if choice is not None and choice.chooses else _rows(walk, have)
         found.records += sum(walk.records.values())
     return found

@@ -3,7 +3,6 @@
 The walk gets the ranges of a journal in their order. It is pure: the files and servers are read by `audit`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -18,6 +17,8 @@ OUT_OF_ORDER: Final = "out of order"
 CORRUPT: Final = "corrupt"
 LOST_FILE: Final = "lost file"
 QUARANTINED: Final = "put aside"
+LOST: Final = "lost"
+"""No finding: its node has noted that not all of it is anywhere any more."""
 
 FINDINGS_MAX: Final = 10_000
 """Findings of one node that are listed; a destroyed log would have millions."""
@@ -50,15 +51,6 @@ class OriginRow(NamedTuple):
     behind: int | None
 
 
-class ReportedLoss(NamedTuple):
-    """Records `first` to `last` of `origin`, of which not all are anywhere any more, as `node` has noted."""
-
-    node: str
-    origin: str
-    first: int
-    last: int
-
-
 @dataclass(slots=True)
 class Audit:
     """What came of it."""
@@ -69,7 +61,7 @@ class Audit:
     records: int = 0
     healed: int = 0
     """Ranges that were quarantined, of which nothing is missing now."""
-    lost: list[ReportedLoss] = field(default_factory=list)
+    lost: list[Finding] = field(default_factory=list)
     """No findings: no node has them, and readers get a notice."""
     bytes_verified: int = 0
 
@@ -93,7 +85,7 @@ class JournalWalk:
         """What segments have that were left out."""
         self.skipped = RangeMap()
         """Records of left-out segments that are not seen yet: they may still come."""
-        self.missing: dict[Origin, list[tuple[int, int]]] = {}
+        self.missing = RangeMap()
         self.lost: dict[LostRange, None] = {}
         """In the order in which they were noted."""
         self.findings: list[Finding] = []
@@ -105,7 +97,7 @@ class JournalWalk:
         self.first.setdefault(origin, first)
         self.records[origin] = self.records.get(origin, 0) + (last - first + 1 if records is None else records)
         if first > have + 1:
-            self.missing.setdefault(origin, []).append((have, first - 1))
+            self.missing.add(origin, have, first - 1)
         elif first <= have:
             self._again(origin, first, min(last, have), where)
         self.have[origin] = max(have, last)
@@ -127,35 +119,30 @@ class JournalWalk:
 
     def account_for(self, origin: Origin, first: int, last: int) -> None:
         """What is missing of records `first` to `last` will not come, and is not needed."""
-        known = RangeMap({origin: self.missing.get(origin, [])})
-        self.missing[origin] = list(known.minus(RangeMap({origin: [(first - 1, last)]})).of(origin))
+        self.missing = self.missing.minus(RangeMap({origin: [(first - 1, last)]}))
 
     def missing_ranges(self) -> int:
-        return sum(map(len, self.missing.values()))
+        return sum(len(ranges) for _, ranges in self.missing.items())
 
     def _again(self, origin: Origin, first: int, last: int, where: str) -> None:
         """Records that should have stood earlier: late ones fill what was missing, the others are doubled."""
-        late: list[tuple[int, int]] = []
-        for after, through in self.missing.get(origin, []):
-            if after < last and through >= first:
-                late.append((max(after, first - 1), min(through, last)))
-        left = RangeMap({origin: [(first - 1, last)]}).minus(RangeMap({origin: late})).minus(self.skipped)
-        self.skipped = self.skipped.minus(RangeMap({origin: [(first - 1, last)]}))
-        known = RangeMap({origin: self.missing.get(origin, [])}).minus(RangeMap({origin: late}))
-        self.missing[origin] = list(known.of(origin))
-        self._note(OUT_OF_ORDER, origin, late, where)
-        self._note(DOUBLED, origin, left.of(origin), where)
+        here = RangeMap({origin: [(first - 1, last)]})
+        late = here.common(self.missing)
+        self._note(OUT_OF_ORDER, late, where)
+        self._note(DOUBLED, here.minus(late).minus(self.skipped), where)
+        self.skipped, self.missing = self.skipped.minus(here), self.missing.minus(late)
 
-    def _note(self, kind: str, origin: Origin, ranges: Iterable[tuple[int, int]], where: str) -> None:
-        for after, through in ranges:
-            self.note(Finding(self.node, kind, str(origin), after + 1, through, where))
+    def _note(self, kind: str, found: RangeMap, where: str) -> None:
+        for origin, ranges in found.items():
+            for after, through in ranges:
+                self.note(Finding(self.node, kind, str(origin), after + 1, through, where))
 
     def misses(self, quarantined: Quarantined) -> bool:
         """Whether some of the quarantined range is missing here, or may be."""
         if quarantined.origin is None:
-            return bool(self.skipped) or any(map(self._missing_of, self.missing))
+            return bool(self.skipped) or bool(self._missing_here())
         here = RangeMap({quarantined.origin: [(quarantined.first - 1, self.have.get(quarantined.origin, 0))]})
-        here = here.minus(self._missing_of(quarantined.origin)).minus(self.skipped)
+        here = here.minus(self._missing_here()).minus(self.skipped)
         wanted = RangeMap({quarantined.origin: [(quarantined.first - 1, quarantined.last)]})
         return bool(wanted.minus(here))
 
@@ -168,8 +155,8 @@ class JournalWalk:
             for lost in self.lost
         )
 
-    def _missing_of(self, origin: Origin) -> RangeMap:
-        return RangeMap({origin: self.missing.get(origin, [])}).minus(self.elsewhere)
+    def _missing_here(self) -> RangeMap:
+        return self.missing.minus(self.elsewhere)
 
     def note(self, finding: Finding) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -177,9 +164,7 @@ class JournalWalk:
 
     def finish(self) -> None:
         """The journal ends: what is still missing and was not given up is a finding."""
-        for origin in self.missing:
-            left = self._missing_of(origin).minus(self.given_up)
-            self._note(MISSING, origin, left.of(origin), "")
+        self._note(MISSING, self._missing_here().minus(self.given_up), "")
 
 
 def damaged(node: str, path: str, start: int, stop: int) -> Finding:

@@ -145,9 +145,7 @@ def _take(
         useful = here.common(wanted.minus(taken))
         if not useful:
             continue
-        for origin, ranges in useful.items():
-            for after, through in ranges:
-                taken.add(origin, after, through)
+        taken.extend(useful.items())
         if passed_by(listing, options):
             continue
         whole = useful.count() == here.count()

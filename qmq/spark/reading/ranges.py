@@ -55,9 +55,7 @@ class RangeMap:
 
     def __init__(self, known: Mapping[Origin, list[Range]] | None = None) -> None:
         self._known: dict[Origin, list[Range]] = {}
-        for origin, ranges in (known or {}).items():
-            for after, through in ranges:
-                self.add(origin, after, through)
+        self.extend((known or {}).items())
 
     @classmethod
     def between(cls, start: Vector, end: Vector) -> "RangeMap":
@@ -68,6 +66,12 @@ class RangeMap:
         """Add the sequences above `after` up to `through`."""
         if through > after:
             add_range(self._known.setdefault(origin, []), after, through)
+
+    def extend(self, more: Iterable[tuple[Origin, list[Range]]]) -> None:
+        """Add ranges of some origins."""
+        for origin, ranges in more:
+            for after, through in ranges:
+                self.add(origin, after, through)
 
     def of(self, origin: Origin) -> list[Range]:
         return self._known.get(origin, [])
@@ -86,9 +90,7 @@ class RangeMap:
     def plus(self, more: "RangeMap") -> "RangeMap":
         """What is here or in `more`."""
         found = RangeMap(self._known)
-        for origin, ranges in more.items():
-            for after, through in ranges:
-                found.add(origin, after, through)
+        found.extend(more.items())
         return found
 
     def minus(self, taken: "RangeMap") -> "RangeMap":
@@ -112,8 +114,15 @@ class RangeMap:
                 parts.append(part)
         return parts
 
-    def count(self) -> int:
-        return sum(through - after for ranges in self._known.values() for after, through in ranges)
+    def count(self, origin: Origin | None = None) -> int:
+        """Of one origin, or of all."""
+        chosen = self._known.values() if origin is None else [self.of(origin)]
+        return sum(through - after for ranges in chosen for after, through in ranges)
+
+    def bounds(self) -> tuple[Vector, Vector]:
+        """Behind what all of it stands, and up to where."""
+        held = [(origin, ranges) for origin, ranges in self._known.items() if ranges]
+        return {origin: ranges[0][0] for origin, ranges in held}, {origin: ranges[-1][1] for origin, ranges in held}
 
     def __bool__(self) -> bool:
         return any(self._known.values())
@@ -123,13 +132,13 @@ class RangeMap:
 class Lacking:
     """What was wanted and is not there. Of what is `partly` there, fanout logs or range snapshots had some messages."""
 
-    nowhere: RangeMap = field(default_factory=RangeMap)
+    missing: RangeMap = field(default_factory=RangeMap)
     partly: RangeMap = field(default_factory=RangeMap)
+    """Of `missing`."""
 
     def add(self, missing: RangeMap, partly: RangeMap) -> None:
-        """`partly`: what of `missing` there was some of."""
-        self.nowhere = self.nowhere.plus(missing.minus(partly))
-        self.partly = self.partly.plus(missing.common(partly))
+        self.missing.extend(missing.items())
+        self.partly.extend(missing.common(partly).items())
 
 
 def beginning(held: RangeMap, excused: RangeMap, have: Vector) -> Vector:

@@ -30,6 +30,7 @@ from qmq.spark.reading.status import (
     vector_pieces,
     vector_text,
 )
+from qmq.spark.reading.tables import range_row
 from qmq.spark.reading.views import read_batches
 from qmq.storage.format.batch import REST, read_head
 
@@ -246,8 +247,7 @@ def _batches(client: NodeConnection, wanted: RangeMap) -> Iterator[tuple[str, by
 
     More origins than a header takes are asked for one group after the other.
     """
-    after = {origin: ranges[0][0] for origin, ranges in wanted.items() if ranges}
-    until = {origin: ranges[-1][1] for origin, ranges in wanted.items() if ranges}
+    after, until = wanted.bounds()
     for group in vector_pieces(list(until.items())):
         since = {origin: after[origin] for origin, _ in group}
         headers = [("qmq-resume", vector_text(since)), ("qmq-until", vector_text(dict(group)))]
@@ -272,11 +272,9 @@ def _shares(status: JournalStatus, wanted: RangeMap) -> Iterator[RangeMap]:
 
 
 def _range_rows(status: JournalStatus) -> Iterator[dict[str, Any]]:
-    for origin, last in sorted(status.vector.items()):
-        first = status.base.get(origin, 0) + 1
-        if first <= last:
-            row = {"node": status.node, "origin": str(origin), "first": first, "last": last}
-            yield {**row, "first_timestamp": None, "last_timestamp": None}
+    for origin, ranges in sorted(status.held().items()):
+        for after, through in ranges:
+            yield range_row(status.node, origin, after + 1, through)
 
 
 def _node_rows(status: JournalStatus) -> Iterator[dict[str, Any]]:

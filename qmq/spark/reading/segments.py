@@ -79,11 +79,8 @@ class SegmentListing(NamedTuple):
         for each of its records.
         """
         if self.footer is not None and not self.compacted:
-            found = RangeMap()
-            for origin, ranges in self.footer.ranges.items():
-                for first, last in ranges:
-                    found.add(origin, first - 1, last)
-            return found
+            listed = self.footer.ranges.items()
+            return RangeMap({origin: [(first - 1, last) for first, last in ranges] for origin, ranges in listed})
         return ranges_of(self.entries)
 
     def whole_entries(self) -> list[BatchEntry]:

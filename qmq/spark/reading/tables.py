@@ -29,20 +29,21 @@ def _ranges(directory: DataDirectory) -> Iterator[dict[str, Any]]:
                 known[1:] = entry.last, known[2] or entry.first_us, entry.last_us or known[3]
                 continue
             if known is not None:
-                yield _range_row(directory, entry.origin, known)
+                yield range_row(directory.node, entry.origin, *known)
             open_ranges[entry.origin] = [entry.first, entry.last, entry.first_us, entry.last_us]
     for origin, known in open_ranges.items():
-        yield _range_row(directory, origin, known)
+        yield range_row(directory.node, origin, *known)
 
 
-def _range_row(directory: DataDirectory, origin: Origin, known: list[int]) -> dict[str, Any]:
+def range_row(node: str, origin: Origin, first: int, last: int, first_us: int = 0, last_us: int = 0) -> dict[str, Any]:
+    """A row of `ranges`; 0 for times that are not known."""
     return {
-        "node": directory.node,
+        "node": node,
         "origin": str(origin),
-        "first": known[0],
-        "last": known[1],
-        "first_timestamp": time_of(known[2]) if known[2] else None,
-        "last_timestamp": time_of(known[3]) if known[3] else None,
+        "first": first,
+        "last": last,
+        "first_timestamp": time_of(first_us) if first_us else None,
+        "last_timestamp": time_of(last_us) if last_us else None,
     }
 
 
