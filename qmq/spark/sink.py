@@ -40,13 +40,13 @@ OWN_HEADERS: Final = frozenset({"destination", "receipt", "content-length", "ded
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """`dedup` is a column; `name` begins every dedup id that is made here. `rate`: messages per second of one task."""
+    """`dedup` is a column; the name in `options` begins every dedup id that is made here. `rate`: messages per second
+    of one task.
+    """
 
     options: Options
     destination: str | None
     dedup: str | None
-    name: str
-    columns: tuple[str, ...]
     rate: float | None = None
 
 
@@ -78,7 +78,7 @@ def read_sink_options(given: Mapping[str, str], columns: Sequence[str], *, overw
     if extra:
         known = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         raise BadOption(f"the sink does not know the columns {', '.join(extra)}; it knows {known}, and that of dedup")
-    return SinkOptions(options, destination, dedup, options.name, tuple(columns), _rate(said.get("rate")))
+    return SinkOptions(options, destination, dedup, _rate(said.get("rate")))
 
 
 def _rate(text: str | None) -> float | None:
@@ -98,7 +98,7 @@ class Sink(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._run = options.name or uuid.uuid4().hex
+        self._run = options.options.name or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
         context = TaskContext.get()
@@ -117,7 +117,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         assert context is not None
         batch = context.getLocalProperty("streaming.sql.batchId")
         query = context.getLocalProperty("sql.streaming.queryId")
-        id = stream_id(self._options.name, query, batch, context.partitionId())
+        id = stream_id(self._options.options.name, query, batch, context.partitionId())
         return Published(publish(self._options, id, iterator))
 
 

@@ -10,6 +10,7 @@ from .shared import (
     TABLE,
     failures_in_one_line,
     iceberg_option,
+    iceberg_table,
     job,
     read_source,
     removed_option,
@@ -125,15 +126,10 @@ def erase(table: str, condition: str, iceberg: str | None, yes: bool, as_json: b
     from ...spark.archive.erase import matching
 
     with failures_in_one_line():
-        if not yes:
-            found = matching(table, condition)
-        elif iceberg is None:
-            found = erase_rows(table, condition)
+        if yes:
+            found = erase_rows(table, condition, iceberg=iceberg_table(iceberg, table))
         else:
-            require("iceberg", "pyiceberg")
-            from ...spark.archive.iceberg import IcebergTable
-
-            found = erase_rows(table, condition, iceberg=IcebergTable(iceberg, table))
+            found = matching(table, condition)
     if as_json:
         print_json({"erased" if yes else "found": found})
         return

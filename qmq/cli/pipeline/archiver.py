@@ -18,6 +18,7 @@ from .shared import (
     TABLE,
     failures_in_one_line,
     iceberg_option,
+    iceberg_table,
     in_one_line,
     read_source,
     require,
@@ -106,9 +107,8 @@ def archive(
             if is_status:
                 show_standing(standing(options, table), as_json=as_json)
                 return
-            if iceberg is not None:
-                require("iceberg", "pyiceberg")
-            archiver = Archiver(options, table, every_seconds=every, iceberg=iceberg, is_stopping=stop.is_set)
+            registered = iceberg_table(iceberg, table)
+            archiver = Archiver(options, table, every_seconds=every, iceberg=registered, is_stopping=stop.is_set)
             with closing(archiver):
                 archiver.check()
                 reporter = Reporter(archiver, as_json=as_json, every_seconds=0.0 if once else REPORT_SECONDS)

@@ -57,11 +57,8 @@ def replay(
         if archive is not None:
             given.pop("servers", None)
         messages = read_messages(spark, given, archive)
-        if listed is not None:
-            with open(listed, encoding="utf-8") as file:
-                chosen = jobs.choose_listed(spark, messages, read_list(file), where=where, to=destination)
-        else:
-            chosen = jobs.choose(messages, where=where, to=destination)
+        wanted = None if listed is None else read_list(iter(listed.read_text("utf-8").splitlines()))
+        chosen = jobs.choose(messages, listed=wanted, where=where, to=destination)
         found = jobs.plan(chosen)
         if not dry_run and found.messages:
             logins = {key: source[key] for key in ("login", "passcode", "cafile") if source[key]}

@@ -17,6 +17,7 @@ from ..output import Failed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ...spark.archive.iceberg import IcebergTable
     from ...spark.reading.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -199,6 +200,16 @@ def require(extra: str, *modules: str, then: str = "") -> None:
             import_module(module)
         except ImportError as error:
             raise Failed(f"this needs {error.name}: pip install 'qmq[{extra}]'{then}") from error
+
+
+def iceberg_table(name: str | None, table: str) -> "IcebergTable | None":
+    """The table of Iceberg with the files of `table`, if one is named."""
+    if name is None:
+        return None
+    require("iceberg", "pyiceberg")
+    from ...spark.archive.iceberg import IcebergTable
+
+    return IcebergTable(name, table)
 
 
 def require_spark() -> None:

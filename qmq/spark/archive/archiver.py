@@ -12,14 +12,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from qmq.model.dots import Origin, Vector
 from qmq.model.lag import Behind, Lag, behind
 from qmq.spark.archive.files import write_parts
-from qmq.spark.archive.run import Archived, archive, begin
+from qmq.spark.archive.run import Archived, archive
 from qmq.spark.archive.storage import place_of
-from qmq.spark.archive.table import Overtaken, choice_of, lost_of, open_table, table_vector
+from qmq.spark.archive.table import Overtaken, begin, choice_of, find_table, lost_of, open_table, table_vector
 from qmq.spark.archive.turn import TAKEOVER_SECONDS, Turn
 from qmq.spark.archive.upkeep import Rewritten, compact_step, vacuum
 from qmq.spark.reading.options import Options
@@ -47,7 +46,7 @@ class Archiver:
         table: str,
         *,
         every_seconds: float,
-        iceberg: str | None = None,
+        iceberg: "IcebergTable | None" = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._options = replace(options, retry_seconds=0.0)  # runs are repeated, and can be stopped in between
@@ -60,7 +59,7 @@ class Archiver:
         """Until the next look at the files."""
         self._vacuumed_at: float | None = None
         self._registered_at: float | None = None
-        self._iceberg = _iceberg_table(iceberg, self._table) if iceberg is not None else None
+        self._iceberg = iceberg
 
     @property
     def is_standby(self) -> bool:
@@ -157,22 +156,16 @@ class Archiver:
 
     def _vector(self, origins: Iterable[Origin]) -> Vector:
         """How far the table goes; nothing where there is none."""
-        return table_vector(open_table(self._table), origins) if self._version() >= 0 else {}
+        delta = find_table(self._table)
+        return {} if delta is None else table_vector(delta, origins)
 
     def _write(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
         return write_parts(parts, self._options, self._table, uuid.uuid4().hex)
 
     def _version(self) -> int:
         """-1 where there is no table."""
-        found: int = DeltaTable(self._table).version() if DeltaTable.is_deltatable(self._table) else -1
-        return found
-
-
-def _iceberg_table(name: str, table: str) -> "IcebergTable":
-    """pyiceberg is of an extra of its own."""
-    from qmq.spark.archive.iceberg import IcebergTable
-
-    return IcebergTable(name, table)
+        delta = find_table(self._table)
+        return -1 if delta is None else int(delta.version())
 
 
 def standing(options: Options, table: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -76,31 +77,29 @@ class IcebergTable:
         Makes it if it is not there. Raises ArchiveError when there is no archive, when the name is of another table, or
         when the catalog or the store fails.
         """
-        try:
-            for _ in range(COMMIT_TRIES):
-                try:
-                    return self._register_once(open_table(self._table))
-                except CommitFailedException:
-                    continue  # another archiver was first: look again
-        except ArchiveError:
-            raise
-        except Exception as error:  # those of pyiceberg have no base, nor have those of catalogs
-            raise self._failure(error) from error
+        for _ in range(COMMIT_TRIES):
+            # Another archiver may be first: look again.
+            with suppress(CommitFailedException), self._failures():
+                return self._register_once(open_table(self._table))
         raise ArchiveError(f"{self._name}: others change it all the time")
 
     def vacuum(self, *, snapshot_hours: float = SNAPSHOT_HOURS, metadata_hours: float = METADATA_HOURS) -> int:
         """Forget old snapshots, and remove files of metadata that nothing needs; returns how many. Raises as
         `register`.
         """
-        try:
+        with self._failures():
             return self._vacuum(snapshot_hours, metadata_hours)
-        except Exception as error:
-            raise self._failure(error) from error
 
-    def _failure(self, error: Exception) -> ArchiveError:
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
         """In one line, and without a password that an address has. The next try opens the catalog again."""
-        self._catalog = None
-        return ArchiveError(f"{self._name}: {' '.join(_PASSWORD.sub('//', str(error)).split())}")
+        try:
+            yield
+        except (ArchiveError, CommitFailedException):
+            raise
+        except Exception as error:  # those of pyiceberg have no base, nor have those of catalogs
+            self._catalog = None
+            raise ArchiveError(f"{self._name}: {' '.join(_PASSWORD.sub('//', str(error)).split())}") from error
 
     def _register_once(self, delta: DeltaTable) -> int:
         """Raises CommitFailedException when the table has changed since it was looked at."""

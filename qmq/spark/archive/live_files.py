@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from operator import ge, le, lt, or_
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
@@ -14,12 +14,12 @@ from qmq.spark.archive.storage import files_of
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.tables import time_of
 
-Bound = tuple[str, Callable[[Any, Any], Any], Any]
-"""Name of what the log has of each file, how it compares, and with what."""
-
-
 READ_AHEAD: Final = 2
 """Batches of a file that are in memory while one is handed on."""
+
+
+SORTED: Final = "sorted-"
+"""How the name of a file begins that was rewritten by `upkeep`."""
 
 
 class LiveFile(NamedTuple):
@@ -30,6 +30,10 @@ class LiveFile(NamedTuple):
     size: int
     modified_ms: int
 
+    @property
+    def is_sorted(self) -> bool:
+        return self.path.rpartition("/")[2].startswith(SORTED)
+
 
 def live_files(delta: DeltaTable, options: Options | None = None) -> list[LiveFile]:
     """The files of a table; with `options`, those that may have rows which these choose.
@@ -38,7 +42,7 @@ def live_files(delta: DeltaTable, options: Options | None = None) -> list[LiveFi
     """
     found = pa.table(delta.get_add_actions(flatten=True))
     if options is not None:
-        found = found.filter(_may_have(found, options))
+        found = found.filter(_may_have(set(found.column_names), options))
     columns = ("path", f"partition.{PARTITION}", "size_bytes", "modification_time")
     return [LiveFile(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
 
@@ -63,28 +67,23 @@ def rows_of_file(
     yield from rows.to_batches(columns=list(columns), filter=kept, batch_readahead=READ_AHEAD)
 
 
-def _may_have(found: pa.Table, options: Options) -> Any:
-    """For each file, whether there is room for a chosen row between its bounds. Some may be unknown, and those of times
-    are rounded to ms, outwards.
+def _may_have(known: set[str], options: Options) -> ds.Expression:
+    """Whether there is room for a chosen row between the bounds of a file. Some may be unknown, and those of times are
+    rounded to ms, outwards. `known`: names of what the log has.
     """
 
-    def fits(*bounds: Bound) -> Any:
-        kept = pa.array([True] * found.num_rows)
-        for name, compare, value in bounds:
-            if name in found.column_names:
-                kept = pc.and_(kept, pc.fill_null(compare(found[name], value), True))
-        return kept
+    def fits(name: str, compare: Callable[[Any, Any], Any], value: Any) -> ds.Expression:
+        bound = ds.field(name)
+        return compare(bound, value) | bound.is_null() if name in known else ds.scalar(True)
 
-    times: list[Bound] = []
-    day = f"partition.{PARTITION}"
+    kept, day = ds.scalar(True), f"partition.{PARTITION}"
     if options.starting_us is not None:
         first = time_of(options.starting_us)
-        times += [("max.timestamp", pc.greater_equal, first), (day, pc.greater_equal, f"{first:%Y-%m-%d}")]
+        kept &= fits("max.timestamp", ge, first) & fits(day, ge, f"{first:%Y-%m-%d}")
     if options.ending_us is not None:
         end = time_of(options.ending_us)
-        times += [("min.timestamp", pc.less, end), (day, pc.less_equal, f"{end:%Y-%m-%d}")]
-    names = (
-        fits(("min.destination", pc.less_equal, name), ("max.destination", pc.greater_equal, name))
-        for name in options.destinations or ()
-    )
-    return fits(*times) if options.destinations is None else pc.and_(fits(*times), reduce(pc.or_, names))
+        kept &= fits("min.timestamp", lt, end) & fits(day, le, f"{end:%Y-%m-%d}")
+    if options.destinations is not None:
+        names = (fits("min.destination", le, name) & fits("max.destination", ge, name) for name in options.destinations)
+        kept &= reduce(or_, names)
+    return kept

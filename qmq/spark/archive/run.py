@@ -14,15 +14,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-
 from qmq.errors import CorruptLog
 from qmq.model.dots import Vector, merge, parse_origin
-from qmq.spark.archive.files import LACKING, PARTITION
+from qmq.spark.archive.files import LACKING
 from qmq.spark.archive.losses import Losses, TableLoss, all_ranges, losses_of
-from qmq.spark.archive.storage import directory_of, names_in, place_of
-from qmq.spark.archive.table import DELTA_LOG, ArchiveError, choice_of, commit, lost_of, require_same, table_vector
+from qmq.spark.archive.storage import directory_of, place_of
+from qmq.spark.archive.table import begin, choice_of, commit, lost_of, open_table
 from qmq.spark.reading.options import Options, vector_to_json
 from qmq.spark.reading.place import Place
 from qmq.spark.reading.plan import DataLoss, Part, ranges_text
@@ -30,9 +27,6 @@ from qmq.spark.reading.ranges import NOTHING, RangeMap
 
 PARTS_PER_COMMIT: Final = 512
 """A first run over years of log is many commits, each of which counts when a later one fails."""
-
-EARLIER_STATE: Final = "_qmq.json"
-"""What typed tables had instead of a log of Delta."""
 
 Write = Callable[[Sequence[Part]], list[dict[str, Any]]]
 """Makes the files of the parts of one commit, and returns what `files.write_parts` returns."""
@@ -90,7 +84,7 @@ def archive(
     done, have = run.done, place.available()
     start = begin(run.table, have, run.chosen)
     done.vector = dict(start or {})
-    before = done.lost = () if start is None else lost_of(DeltaTable(run.table))
+    before = done.lost = () if start is None else lost_of(open_table(run.table))
     merge(have, done.vector)  # what is read now may be behind what was read before: nothing is taken back
     for end, parts in steps(place, start, have, parts_per_commit):
         if is_stopping():
@@ -104,36 +98,6 @@ def archive(
     done.missing, done.found = ranges_text(now.minus(was)), ranges_text(was.minus(now))
     done.seconds = time.monotonic() - began
     return done
-
-
-def begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector | None:
-    """How far the table goes of what there is, which may be nothing when all nodes have begun again; None: no table.
-
-    Raises ArchiveError when there is something else.
-    """
-    directory = directory_of(table)
-    if directory is not None and directory.exists() and not directory.is_dir():
-        raise ArchiveError(f"{table} is a file; an archive is a directory")
-    try:
-        delta = DeltaTable(table)
-    except TableNotFoundError:
-        _require_room(table)
-        return None
-    require_same(delta, table, chosen)
-    return table_vector(delta, have)
-
-
-def _require_room(table: str) -> None:
-    """Raises ArchiveError when a first run would mix its files with others."""
-    # A first run that was killed has left files of days.
-    others = [name for name in names_in(table) if not name.startswith((f"{PARTITION}=", DELTA_LOG))]
-    if EARLIER_STATE in others:
-        raise ArchiveError(
-            f"{table} was written by `qmq pipeline tables` of an earlier version, which is not continued: give a new "
-            f"directory. The old rows stay in {table}/run=*, as Parquet files"
-        )
-    if others:
-        raise ArchiveError(f"{table} is no archive and not empty, it has {others[0]!r}: give a new directory")
 
 
 def steps(

@@ -26,7 +26,7 @@ from qmq.model.dots import Vector
 from qmq.spark.archive.files import PARTITION, SCHEMA
 from qmq.spark.archive.live_files import LiveFile, live_files
 from qmq.spark.archive.losses import Losses, losses_from_json, losses_to_json
-from qmq.spark.archive.storage import place_of
+from qmq.spark.archive.storage import directory_of, names_in, place_of
 from qmq.spark.reading.options import Options, names_to_text, vector_to_json
 from qmq.spark.reading.tables import time_of
 
@@ -43,6 +43,9 @@ LOST: Final = "qmq.lost"
 COMMIT_TRIES: Final = 10
 """Of one commit, while others (`compact`, `vacuum`, another run) commit as well."""
 
+EARLIER_STATE: Final = "_qmq.json"
+"""What typed tables had instead of a log of Delta."""
+
 Add: TypeAlias = Callable[[DeltaTable, CommitProperties], Any]
 """What makes one commit."""
 
@@ -55,12 +58,20 @@ class Overtaken(ArchiveError):
     """Another run has added to the table meanwhile: it holds nothing of this run beyond what was reported."""
 
 
-def open_table(table: str) -> DeltaTable:
-    """Raises ArchiveError when there is none, and BadOption when it cannot be one."""
+def find_table(table: str) -> DeltaTable | None:
+    """None where there is none. Raises BadOption when it cannot be one."""
     try:
         return DeltaTable(place_of(table))
     except TableNotFoundError:
-        raise ArchiveError(f"there is no archive at {table}") from None
+        return None
+
+
+def open_table(table: str) -> DeltaTable:
+    """The same. Raises ArchiveError when there is none."""
+    delta = find_table(table)
+    if delta is None:
+        raise ArchiveError(f"there is no archive at {table}")
+    return delta
 
 
 def table_vector(delta: DeltaTable, origins: Iterable[Any]) -> Vector:
@@ -115,6 +126,35 @@ def require_same(delta: DeltaTable, table: str, chosen: Mapping[str, Any]) -> No
         raise ArchiveError(f"{table} was started as {json.dumps(was)}, and this run is {json.dumps(dict(chosen))}")
 
 
+def begin(table: str, have: Vector, chosen: Mapping[str, Any]) -> Vector | None:
+    """How far the table goes of what there is, which may be nothing when all nodes have begun again; None: no table.
+
+    Raises ArchiveError when there is something else.
+    """
+    directory = directory_of(table)
+    if directory is not None and directory.exists() and not directory.is_dir():
+        raise ArchiveError(f"{table} is a file; an archive is a directory")
+    delta = find_table(table)
+    if delta is None:
+        _require_room(table)
+        return None
+    require_same(delta, table, chosen)
+    return table_vector(delta, have)
+
+
+def _require_room(table: str) -> None:
+    """Raises ArchiveError when a first run would mix its files with others."""
+    # A first run that was killed has left files of days.
+    others = [name for name in names_in(table) if not name.startswith((f"{PARTITION}=", DELTA_LOG))]
+    if EARLIER_STATE in others:
+        raise ArchiveError(
+            f"{table} was written by `qmq pipeline tables` of an earlier version, which is not continued: give a new "
+            f"directory. The old rows stay in {table}/run=*, as Parquet files"
+        )
+    if others:
+        raise ArchiveError(f"{table} is no archive and not empty, it has {others[0]!r}: give a new directory")
+
+
 def _described(delta: DeltaTable, table: str, *kinds: str) -> dict[str, Any]:
     """What the table says that it is one of. Raises ArchiveError when it is of none of these kinds."""
     try:
@@ -158,15 +198,8 @@ def commit(
         Overtaken: the table goes further than `have`, lacks something else, or others commit all the time.
     """
     actions = [_action(entry) for entry in entries]
-    for _ in range(COMMIT_TRIES):
-        try:
-            add = add or partial(_append, actions)
-            _commit_once(table, have, end, actions, chosen, with_day(columns), add, lost)
-            return
-        except CommitFailedError as error:
-            # Another process has committed, which may not matter: `compact` only rewrites. Look again.
-            problem = error
-    raise Overtaken(f"nothing could be added to {table} in {COMMIT_TRIES} tries: {problem}") from problem
+    add = add or partial(_append, actions)
+    _try(lambda: _commit_once(table, have, end, actions, chosen, columns, add, lost), table)
 
 
 def replace(
@@ -182,18 +215,25 @@ def replace(
         RemoveAction(file.path, is_change, now_ms, file.size, {PARTITION: file.day}) for file in files
     ]
     actions += [_action(entry, is_new=is_change) for entry in entries]
-    # Another process has committed, which may not matter: look again.
-    for _ in range(COMMIT_TRIES):
+
+    def replace_once() -> None:
         delta = open_table(table)
         if not {file.path for file in files} <= {file.path for file in live_files(delta)}:
             raise Overtaken(f"another one has rewritten files of {table} meanwhile; this one has changed nothing")
+        said = {LOST: losses_to_json(lost_of(delta))}
+        _append(actions, delta, CommitProperties(custom_metadata=said, max_commit_retries=0))
+
+    _try(replace_once, table)
+
+
+def _try(make: Callable[[], None], table: str) -> None:
+    """`make` a commit. Others may have committed, which may not matter (`compact` only rewrites): look again."""
+    for _ in range(COMMIT_TRIES):
         try:
-            said = {LOST: losses_to_json(lost_of(delta))}
-            _append(actions, delta, CommitProperties(custom_metadata=said, max_commit_retries=0))
-            return
+            return make()
         except CommitFailedError as error:
             problem = error
-    raise Overtaken(f"no files of {table} could be replaced in {COMMIT_TRIES} tries: {problem}") from problem
+    raise Overtaken(f"{table} could not be changed in {COMMIT_TRIES} tries: {problem}") from problem
 
 
 def _append(actions: Sequence[AddAction | RemoveAction], delta: DeltaTable, properties: CommitProperties) -> None:
@@ -221,7 +261,7 @@ def _commit_once(
         try:
             create_table_with_add_actions(
                 table,
-                Schema.from_arrow(columns),
+                Schema.from_arrow(columns.append(pa.field(PARTITION, pa.string()))),
                 actions,
                 mode="error",
                 partition_by=[PARTITION],
@@ -242,11 +282,6 @@ def _commit_once(
     if any(before.get(origin, 0) != have.get(origin, 0) for origin in moved) or lost_of(delta) != lost[0]:
         raise Overtaken(f"another run has added to {table} meanwhile; this one has added nothing")
     add(delta, properties)
-
-
-def with_day(columns: pa.Schema) -> pa.Schema:
-    """The columns of a table whose files have `columns`."""
-    return columns.append(pa.field(PARTITION, pa.string()))
 
 
 def _action(entry: Mapping[str, Any], *, is_new: bool = True) -> AddAction:

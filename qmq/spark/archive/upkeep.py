@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qmq.spark.archive.files import PARTITION, DayFile
-from qmq.spark.archive.live_files import LiveFile, live_files
+from qmq.spark.archive.live_files import SORTED, LiveFile, live_files
 from qmq.spark.archive.storage import files_of, place_of, remove
 from qmq.spark.archive.table import Overtaken, open_table, replace
 
@@ -30,7 +30,6 @@ RUN_BYTES: Final = 56 << 20
 """Of rows that are sorted together, in memory. Sorting takes twice as much."""
 ROWS_PER_GROUP: Final = 8_192
 """A reader of one destination takes whole groups: few rows make it read little more than it needs."""
-SORTED: Final = "sorted-"
 ORDER: Final = ("destination", "origin", "sequence")
 
 
@@ -51,7 +50,7 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES) -> Rewritten:
     for files in by_day(live_files(open_table(table))).values():
         chosen = [file for file in files if not file.is_sorted or file.size < target_bytes // 2]
         if len(chosen) > 1 or any(not file.is_sorted for file in chosen):
-            done = _rewrite(place_of(table), chosen, target_bytes)
+            done = rewrite(place_of(table), chosen, target_bytes=target_bytes)
             removed, added = removed + done.removed, added + done.added
     return Rewritten(removed, added)
 
@@ -59,7 +58,7 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES) -> Rewritten:
 def compact_step(table: str, least: int) -> Rewritten:
     """Rewrite some files of one day, if there is one that needs it; see `due`. Raises as `compact`."""
     for files in due(by_day(live_files(open_table(table))), least):
-        return _rewrite(place_of(table), files, 2 * STEP_BYTES)
+        return rewrite(place_of(table), files, target_bytes=2 * STEP_BYTES)
     return Rewritten()
 
 
@@ -74,26 +73,15 @@ def vacuum(table: str, *, hours: int = 168, dry_run: bool = False, full: bool = 
     return removed
 
 
-def by_day(files: Sequence[LiveFile]) -> dict[str, list["DayEntry"]]:
+def by_day(files: Sequence[LiveFile]) -> dict[str, list[LiveFile]]:
     """The files of each day."""
-    found: dict[str, list[DayEntry]] = defaultdict(list)
+    found: dict[str, list[LiveFile]] = defaultdict(list)
     for file in files:
-        found[file.day].append(DayEntry(file, file.path.rpartition("/")[2].startswith(SORTED)))
+        found[file.day].append(file)
     return found
 
 
-class DayEntry(NamedTuple):
-    """A file, and whether it was rewritten here."""
-
-    live: LiveFile
-    is_sorted: bool
-
-    @property
-    def size(self) -> int:
-        return self.live.size
-
-
-def due(days: dict[str, list[DayEntry]], least: int) -> Iterator[list[DayEntry]]:
+def due(days: dict[str, list[LiveFile]], least: int) -> Iterator[list[LiveFile]]:
     """What should be rewritten together: of the newest day if it has `least` files that are not sorted, and of an
     earlier one if it has any, which only late messages add to.
     """
@@ -103,11 +91,11 @@ def due(days: dict[str, list[DayEntry]], least: int) -> Iterator[list[DayEntry]]
             yield joined(unsorted, [file for file in found if file.is_sorted])
 
 
-def joined(unsorted: Sequence[DayEntry], others: Sequence[DayEntry]) -> list[DayEntry]:
+def joined(unsorted: Sequence[LiveFile], others: Sequence[LiveFile]) -> list[LiveFile]:
     """As many of `unsorted` as make a step, with those of the `others` that weigh no more than they do together."""
-    chosen: list[DayEntry] = []
+    chosen: list[LiveFile] = []
     weight = 0
-    for file in sorted(unsorted, key=lambda file: file.live.modified_ms):
+    for file in sorted(unsorted, key=lambda file: file.modified_ms):
         if chosen and weight + file.size > STEP_BYTES:
             break
         chosen.append(file)
@@ -118,10 +106,6 @@ def joined(unsorted: Sequence[DayEntry], others: Sequence[DayEntry]) -> list[Day
         chosen.append(file)
         weight += file.size
     return chosen
-
-
-def _rewrite(table: str, files: Sequence[DayEntry], target_bytes: int) -> Rewritten:
-    return rewrite(table, [file.live for file in files], target_bytes=target_bytes)
 
 
 def rewrite(

@@ -34,6 +34,7 @@ from qmq.spark.jobs.audit_findings import (
 from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.plan import is_left_out
+from qmq.spark.reading.ranges import merged
 from qmq.spark.reading.remote import read_journal
 from qmq.spark.reading.segments import NotBegun, SegmentFile, SegmentListing, notes_of
 from qmq.storage.disk.disk import ReadOnlyDisk
@@ -57,29 +58,23 @@ def audit(
     found = Audit()
     walks = [_walk(directory, found, choice) for directory in directories]
     walks += [_walk_server(options, found) for options in servers]
-    have: Vector = {}
-    for walk in walks:
-        merge(have, walk.have)
+    have = None if choice is not None and choice.chooses else merged(walk.have for walk in walks)
     for walk in walks:
         found.findings += walk.findings
         found.lost += [Finding(walk.node, LOST, str(origin), first, last, "") for origin, first, last in walk.lost]
-        found.rows += _chosen_rows(walk) if choice is not None and choice.chooses else _rows(walk, have)
+        found.rows += _rows(walk, have)
         found.records += sum(walk.records.values())
     return found
 
 
-def _rows(walk: JournalWalk, have: Vector) -> Iterator[OriginRow]:
-    for origin in sorted(have):
-        last = walk.have.get(origin, 0)
-        behind = have[origin] - last
+def _rows(walk: JournalWalk, have: Vector | None) -> Iterator[OriginRow]:
+    """`have`: what all of them have together; None with a choice."""
+    for origin in sorted(walk.records if have is None else have):
+        last = walk.last[origin] if have is None else walk.have.get(origin, 0)
+        behind = None if have is None else have[origin] - last
         if last or behind:
             row = (str(origin), walk.first.get(origin, 0), last, walk.records.get(origin, 0), behind)
             yield OriginRow(walk.node, *row)
-
-
-def _chosen_rows(walk: JournalWalk) -> Iterator[OriginRow]:
-    for origin, records in sorted(walk.records.items()):
-        yield OriginRow(walk.node, str(origin), walk.first[origin], walk.last[origin], records, None)
 
 
 def _walk(directory: DataDirectory, found: Audit, choice: Options | None) -> JournalWalk:

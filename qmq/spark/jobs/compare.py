@@ -24,19 +24,13 @@ from qmq.spark.archive.table import DELTA_LOG, archive_choice, open_table, table
 from qmq.spark.jobs.messages import only, options_of, read_messages
 from qmq.spark.reading.options import CHOOSING, read_options, vector_to_json
 from qmq.spark.reading.place import open_place
+from qmq.spark.reading.ranges import RangeMap
 
 RECORDS_PER_RANGE: Final = 10_000
 DIFFERENCES_MAX: Final = 1000
 """Records that are listed one by one."""
 TRIES: Final = 5
 """Of one comparison: retention drops a segment at a time, and reading takes less than writing one."""
-
-
-class Span(NamedTuple):
-    """What one side has of an origin, ends included."""
-
-    first: int
-    last: int
 
 
 class Difference(NamedTuple):
@@ -77,30 +71,29 @@ class Side:
         """Options that choose what an archive is of."""
         return archive_choice(open_table(self.where), self.where) if self.is_archive else {}
 
-    def spans(self) -> dict[str, Span]:
-        """What it has, per origin."""
+    def held(self) -> RangeMap:
+        """What it has: one range of each origin."""
         if self.is_archive:
             rows = self._archive({}).groupBy("origin").agg(f.min("sequence"), f.max("sequence")).collect()
             # It goes as far as it says: behind its last message there may be settles.
             ends = table_vector(open_table(self.where), [row[0] for row in rows])
-            return {row[0]: Span(row[1], max(row[2], ends.get(row[0], 0))) for row in rows}
+            return RangeMap({parse_origin(row[0]): [(row[1] - 1, max(row[2], ends.get(row[0], 0)))] for row in rows})
         with closing(open_place(read_options(self._options))) as place:
-            have, base = place.available(), place.base()
-        spans = {str(origin): Span(base.get(origin, 0) + 1, last) for origin, last in have.items()}
-        return {origin: span for origin, span in spans.items() if span.first <= span.last}
+            have = place.available()
+            return RangeMap.between(place.base(), have)
 
     def hashes(
-        self, choices: Sequence[Mapping[str, str]], spans: Mapping[str, Span] | None, *, messages_only: bool
+        self, choices: Sequence[Mapping[str, str]], needed: RangeMap | None, *, messages_only: bool
     ) -> DataFrame:
         """`origin`, `sequence`, `hash` of every record that all of `choices` (options) ask for. What a node lacks of
-        `spans`, if these are given, is an error of the query.
+        `needed`, if that is given, is an error of the query.
         """
         chosen = choices[0] if choices else {}
         if self.is_archive:
             frame = self._archive(chosen).withColumn("kind", f.lit("PUBLISH"))
         else:
             columns = "origin,sequence,timestamp,kind,destination,priority,body,headers"
-            options = {**chosen, **_offsets(spans), **self._options, "view": "records", "columns": columns}
+            options = {**chosen, **_offsets(needed), **self._options, "view": "records", "columns": columns}
             frame = self._spark.read.format("qmq").options(**options).load()
             if messages_only:
                 frame = frame.where("kind in ('PUBLISH', 'DEAD')").withColumn("kind", f.lit("PUBLISH"))
@@ -138,34 +131,25 @@ def compare(
             return found
         except (PySparkException, Py4JJavaError):
             now = _begin(one, other)[1]
-            if not left_tries or all(origin in now and now[origin].first == both[origin].first for origin in both):
+            if not left_tries or both.bounds()[0].items() <= now.bounds()[0].items():
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-def _begin(one: Side, other: Side) -> tuple[Comparison, dict[str, Span]]:
-    """A comparison that says what only one side can have, and what both can have, per origin."""
-    spans = one.spans(), other.spans()
-    found = Comparison()
-    both: dict[str, Span] = {}
-    for origin in sorted({*spans[0], *spans[1]}):
-        here, there = spans[0].get(origin), spans[1].get(origin)
-        shared = None
-        if here is not None and there is not None:
-            shared = Span(max(here.first, there.first), min(here.last, there.last))
-        if shared is not None and shared.first <= shared.last:
-            both[origin] = shared
-        outside = (_beyond(here, shared), _beyond(there, shared))
-        if any(outside):
-            found.outside[origin] = outside
-    return found, both
+def _begin(one: Side, other: Side) -> tuple[Comparison, RangeMap]:
+    """A comparison that says what only one side can have, and what both can have."""
+    here, there = one.held(), other.held()
+    both = here.common(there)
+    only_here, only_there = here.minus(both), there.minus(both)
+    outside = sorted({origin for side in (only_here, only_there) for origin, ranges in side.items() if ranges})
+    counts = {str(origin): (only_here.count(origin), only_there.count(origin)) for origin in outside}
+    return Comparison(outside=counts), both
 
 
-def _offsets(spans: Mapping[str, Span] | None) -> dict[str, str]:
-    if spans is None:
+def _offsets(needed: RangeMap | None) -> dict[str, str]:
+    if needed is None:
         return {}
-    starts = {parse_origin(origin): span.first - 1 for origin, span in spans.items()}
-    ends = {parse_origin(origin): span.last for origin, span in spans.items()}
+    starts, ends = needed.bounds()
     return {
         "startingOffsets": json.dumps(vector_to_json(starts)),
         "endingOffsets": json.dumps(vector_to_json(ends)),
@@ -208,18 +192,10 @@ def _records(left: DataFrame, right: DataFrame, wrong: DataFrame) -> Iterator[Di
         yield Difference(row.origin, row.sequence, how)
 
 
-def _within(spark: SparkSession, frame: DataFrame, spans: dict[str, Span]) -> DataFrame:
-    rows = [(origin, span.first, span.last) for origin, span in spans.items()]
+def _within(spark: SparkSession, frame: DataFrame, both: RangeMap) -> DataFrame:
+    rows = [(str(origin), after + 1, through) for origin, ranges in both.items() for after, through in ranges]
     known = spark.createDataFrame(rows, "origin string, first long, last long")
     return frame.join(f.broadcast(known), "origin").where("sequence between first and last").drop("first", "last")
-
-
-def _beyond(span: Span | None, shared: Span | None) -> int:
-    """Records of `span` that are not in `shared`."""
-    if span is None:
-        return 0
-    inside = max(shared.last - shared.first + 1, 0) if shared is not None else 0
-    return span.last - span.first + 1 - inside
 
 
 def as_json(found: Comparison) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from qmq.spark.reading.tables import time_of
@@ -33,27 +33,27 @@ class Plan:
     samples: list[dict[str, Any]] = field(default_factory=list)
 
 
-def choose(messages: DataFrame, *, where: str | None = None, to: str | None = None) -> DataFrame:
-    """Messages that `where` (an SQL expression over their columns) is true of, with their new destination."""
-    if where is not None:
-        messages = messages.where(where)
-    return messages.withColumn("to", f.col("destination") if to is None else f.lit(to))
-
-
-def choose_listed(
-    spark: SparkSession,
+def choose(
     messages: DataFrame,
-    listed: Sequence[tuple[str, int, str]],
     *,
+    listed: Sequence[tuple[str, int, str]] | None = None,
     where: str | None = None,
     to: str | None = None,
 ) -> DataFrame:
-    """Messages that are on a list of (origin, sequence, destination), each to where the list says, unless `to` does;
-    of them those that `where` is true of, as in `choose`.
+    """Messages that `where` (an SQL expression over their columns) is true of, with their new destination.
+
+    `listed`: only those that are on this list of (origin, sequence, destination), each to where it says, unless `to`
+    does.
     """
-    wanted = spark.createDataFrame(list(listed), "origin string, sequence long, listed_to string")
-    chosen = choose(messages.join(f.broadcast(wanted), ["origin", "sequence"]), where=where, to=to)
-    return (chosen.withColumn("to", f.col("listed_to")) if to is None else chosen).drop("listed_to")
+    target = f.col("destination") if to is None else f.lit(to)
+    if listed is not None:
+        columns = "origin string, sequence long, listed_to string"
+        wanted = messages.sparkSession.createDataFrame(list(listed), columns)
+        messages = messages.join(f.broadcast(wanted), ["origin", "sequence"])
+        target = f.col("listed_to") if to is None else target
+    if where is not None:
+        messages = messages.where(where)
+    return messages.withColumn("to", target).drop("listed_to")
 
 
 def plan(chosen: DataFrame) -> Plan:

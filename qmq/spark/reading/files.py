@@ -9,8 +9,8 @@ from qmq.errors import NotConnected, Refused
 from qmq.model.dots import Vector
 from qmq.spark.reading.logs import DataDirectory
 from qmq.spark.reading.options import Options
-from qmq.spark.reading.plan import Part, available, plan, plan_nodes
-from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap, beginning
+from qmq.spark.reading.plan import Part, plan, plan_nodes
+from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap, beginning, merged
 from qmq.spark.reading.segments import ranges_of
 from qmq.spark.reading.status import StatusClients
 from qmq.spark.reading.tables import rows_of
@@ -19,11 +19,13 @@ from qmq.unix_socket import SOCKET_NAME
 
 
 class Files:
-    """See `place.Place`. Raises FileNotFoundError when a path is no data directory."""
+    """What there is in the data directories of `options`. Raises FileNotFoundError when a path is none."""
 
     def __init__(self, options: Options) -> None:
         self.lacking = Lacking()
+        """What the last plan has not found anywhere. Reading adds to another one what shows only there."""
         self.silent: list[str] = []
+        """Nodes that have not answered."""
         self._options = options
         self._known: dict[str, DataDirectory] = {}
         self._clients = StatusClients(options)
@@ -56,11 +58,14 @@ class Files:
             known.look()
 
     def available(self) -> Vector:
+        """Up to where everything is there, on some node."""
         self._find()
-        return available(self._directories)
+        return merged(directory.vector() for directory in self._directories)
 
     def base(self) -> Vector:
-        """Behind what nodes gave up (they were away for too long, or joined late), and what they got only a rest of:
+        """What no journal holds any more.
+
+        Behind what nodes gave up (they were away for too long, or joined late), and what they got only a rest of:
         before that, their journals may have some records, and not those that follow. Of fanouts alone a rest has all
         that there is.
         """
@@ -80,6 +85,12 @@ class Files:
     def plan(
         self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING, over_holes: bool = False
     ) -> list[Part]:
+        """Parts that together bring every record above `start` up to `end` once; see `plan.plan`.
+
+        `strict`: what is nowhere is missing, `but_for` that. Otherwise what is missing for a reason is not, either.
+        `over_holes`: nor is what live nodes lack in the midst of their journals, which shows only when these are read.
+        """
+
         def may_be_nowhere() -> RangeMap:
             # A reader of whatever exists does not miss ranges that are missing for a reason, but would miss all others.
             return but_for if strict else but_for.plus(RangeMap.between({}, self.base()))
@@ -88,13 +99,18 @@ class Files:
         return plan(self._directories, self._options, start, end, but_for=may_be_nowhere, lacking=self.lacking)
 
     def plan_nodes(self) -> list[Part]:
+        """Parts that together bring every record of every node."""
         return plan_nodes(self._directories, self._options)
 
     def rows(self, view: str) -> list[dict[str, Any]]:
+        """Rows of a view that is no log."""
         return rows_of(view, self._directories)
 
     def report(self, done: Vector) -> None:
-        """To the nodes that run on these directories, if they answer; what reads files needs none of them."""
+        """A named query that never ends has come so far: shown to operators of the nodes, from the next look on.
+
+        To those that run on these directories, if they answer; what reads files needs none of them.
+        """
         self._clients.done = dict(done)
         for path in self._known if self._options.name else ():
             socket = Path(path) / SOCKET_NAME
@@ -103,4 +119,5 @@ class Files:
                     self._clients.ask(socket)
 
     def close(self) -> None:
+        """Idempotent."""
         self._clients.close()

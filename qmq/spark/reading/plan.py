@@ -8,12 +8,13 @@ Planning depends on nothing but the logs and the ranges asked for: Spark asks ag
 and must get the same records.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from qmq.errors import CorruptLog, QmqError
-from qmq.model.dots import Origin, Vector, merge
+from qmq.model.dots import Origin, Vector
 from qmq.spark.reading.logs import DataDirectory, Log
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap
@@ -57,6 +58,11 @@ class Part(NamedTuple):
     over_compacted: bool = False
 
 
+ALL: Final = attrgetter("entries")
+COMPACTED: Final = attrgetter("compacted")
+"""Batches of a listing."""
+
+
 class _Piece(NamedTuple):
     """Some batches of one segment that a worker must read."""
 
@@ -64,14 +70,6 @@ class _Piece(NamedTuple):
     wanted: RangeMap | None
     cuts: list[int]
     """Offsets between its batches."""
-
-
-def available(directories: Iterable[DataDirectory]) -> Vector:
-    """Up to where the directories together hold everything."""
-    have: Vector = {}
-    for directory in directories:
-        merge(have, directory.vector())
-    return have
 
 
 def plan(
@@ -102,7 +100,7 @@ def plan(
     if left:
         compacted = RangeMap()
         for directory in directories:
-            found = _take(directory.journal.segments(start), left.minus(compacted), options, pieces, _compacted)
+            found = _take(directory.journal.segments(start), left.minus(compacted), options, pieces, COMPACTED)
             compacted = compacted.plus(found)
         unread = left if not options.only_fanouts else left.minus(compacted)
         covered, partly = _take_fanouts(directories, left.minus(compacted), options, pieces)
@@ -120,7 +118,7 @@ def plan_nodes(directories: Sequence[DataDirectory], options: Options) -> list[P
     pieces: list[_Piece] = []
     for directory in directories:
         everything = RangeMap.between({}, directory.vector())
-        _take(directory.journal.segments(), everything, options, pieces, _all)
+        _take(directory.journal.segments(), everything, options, pieces, ALL)
     return _parts(pieces, options)
 
 
@@ -129,7 +127,7 @@ def _take(
     wanted: RangeMap,
     options: Options,
     pieces: list[_Piece],
-    chosen: Callable[[SegmentListing], list[BatchEntry]],
+    chosen: Callable[[SegmentListing], Sequence[BatchEntry]],
 ) -> RangeMap:
     """Add pieces for what `segments` have of `wanted`, in the batches that `chosen` returns. Returns what they have."""
     taken = RangeMap()
@@ -155,14 +153,6 @@ def _take(
     return taken
 
 
-def _all(listing: SegmentListing) -> list[BatchEntry]:
-    return listing.entries
-
-
-def _compacted(listing: SegmentListing) -> list[BatchEntry]:
-    return list(listing.compacted)
-
-
 def _take_fanouts(
     directories: Sequence[DataDirectory], wanted: RangeMap, options: Options, pieces: list[_Piece]
 ) -> tuple[RangeMap, RangeMap]:
@@ -182,7 +172,7 @@ def _take_fanouts(
                 continue
             known = covered.setdefault(name, RangeMap())
             segments = log.segments()
-            taken = taken.plus(_take(segments, wanted.minus(known), options, pieces, _all))
+            taken = taken.plus(_take(segments, wanted.minus(known), options, pieces, ALL))
             for origin, after, through in _ends(segments):
                 known.add(origin, after, max(through, base.get(origin, 0)))
     if options.destinations is None or not covered.keys() >= options.destinations:
@@ -246,7 +236,7 @@ def _overlaps(entry: BatchEntry, wanted: RangeMap) -> bool:
     return any(wanted.overlapping(entry.origin, entry.first, entry.last))
 
 
-def _runs(listing: SegmentListing, chosen: list[BatchEntry]) -> list[tuple[int, int, list[int]]]:
+def _runs(listing: SegmentListing, chosen: Sequence[BatchEntry]) -> list[tuple[int, int, list[int]]]:
     """Stretches of batches that follow each other: begin, end, and the offsets between."""
     if not chosen:
         return []

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Final
 
 from qmq.model.cursors import Range, add_range
-from qmq.model.dots import Origin, Vector
+from qmq.model.dots import Origin, Vector, merge
 
 
 def minus(ranges: Iterable[Range], taken: list[Range]) -> list[Range]:
@@ -139,6 +139,14 @@ class Lacking:
     def add(self, missing: RangeMap, partly: RangeMap) -> None:
         self.missing.extend(missing.items())
         self.partly.extend(missing.common(partly).items())
+
+
+def merged(vectors: Iterable[Vector]) -> Vector:
+    """What they have together."""
+    have: Vector = {}
+    for vector in vectors:
+        merge(have, vector)
+    return have
 
 
 def beginning(held: RangeMap, excused: RangeMap, have: Vector) -> Vector:

@@ -17,7 +17,7 @@ from qmq.errors import NotConnected
 from qmq.model.dots import Vector, merge
 from qmq.spark.reading.options import BadOption, Options, vector_to_json
 from qmq.spark.reading.plan import DataLoss, NodeAddress, Part, loss_text
-from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap, beginning
+from qmq.spark.reading.ranges import NOTHING, Lacking, RangeMap, beginning, merged
 from qmq.spark.reading.rounds import rounds
 from qmq.spark.reading.segments import Extent
 from qmq.spark.reading.status import (
@@ -36,7 +36,7 @@ from qmq.storage.format.batch import REST, read_head
 
 
 class Servers:
-    """See `place.Place`. Nodes that do not answer are left out, unless none does."""
+    """As `files.Files`. Nodes that do not answer are left out, unless none does."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -61,19 +61,14 @@ class Servers:
         """The same of what was seen at the last look. Of a rest only the end is known: all before it may be one."""
         held, excused = RangeMap(), RangeMap()
         for status in self._statuses:
-            excused_here = dict(status.given_up)
-            merge(excused_here, status.compacted)
-            begin = dict(status.base)
-            merge(begin, status.given_up if self._options.only_fanouts else excused_here)
+            excused_here = merged([status.given_up, status.compacted])
+            begin = merged([status.base, status.given_up if self._options.only_fanouts else excused_here])
             held = held.plus(RangeMap.between(begin, status.vector))
             excused = excused.plus(RangeMap.between({}, excused_here))
         return beginning(held, excused, self._have())
 
     def _have(self) -> Vector:
-        have: Vector = {}
-        for status in self._statuses:
-            merge(have, status.vector)
-        return have
+        return merged(status.vector for status in self._statuses)
 
     def plan(
         self, start: Vector, end: Vector, *, strict: bool, but_for: RangeMap = NOTHING, over_holes: bool = False

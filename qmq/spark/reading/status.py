@@ -142,7 +142,7 @@ def ask_status(client: NodeConnection, server: NodeAddress, headers: Sequence[tu
     asked = [("id", "look"), ("destination", JOURNAL), ("qmq-until", ""), *headers]
     client.write(client.frame("SUBSCRIBE", asked))
     status = JournalStatus(server, json.loads(next_frame(client).body))
-    while _next_header(client) != "end":
+    while next_frame(client).head.headers.get("journal") != "end":
         continue
     client.write(client.frame("UNSUBSCRIBE", [("id", "look")]))
     return status
@@ -154,11 +154,6 @@ def next_frame(client: NodeConnection) -> Any:
     if frame is None:
         raise NotConnected(f"{client.address}: silent for {PATIENCE_SECONDS:g} s")
     return frame
-
-
-def _next_header(client: NodeConnection) -> str | None:
-    found: str | None = next_frame(client).head.headers.get("journal")
-    return found
 
 
 def vector_pieces(entries: list[tuple[Origin, int]]) -> Iterator[list[tuple[Origin, int]]]:

@@ -27,7 +27,7 @@ from qmq.model.dots import Vector
 from qmq.spark.archive.files import PARTITION, missing_entries, write_rows
 from qmq.spark.archive.run import Archived, archive
 from qmq.spark.archive.storage import place_of
-from qmq.spark.archive.table import TYPED, ArchiveError, Overtaken, choice_of, commit
+from qmq.spark.archive.table import TYPED, ArchiveError, Overtaken, choice_of, commit, find_table
 from qmq.spark.reading.options import Options
 from qmq.spark.reading.partitions import rows_of_part
 from qmq.spark.reading.place import Place, open_place
@@ -121,7 +121,7 @@ class _TableRun:
         self._fields: pa.DataType = pa.struct([])
         self._stored: set[str] = set()
         self._used: set[bytes] = set()
-        delta = self._delta()
+        delta = find_table(table)
         if delta is not None:
             columns = [one for one in pa.schema(delta.schema()) if one.name not in OWN_NAMES]
             self._fields = pa.struct([pa.field(_field_of(one.name), one.type) for one in columns])
@@ -145,9 +145,6 @@ class _TableRun:
 
     # Inside
 
-    def _delta(self) -> DeltaTable | None:
-        return DeltaTable(self._table) if DeltaTable.is_deltatable(self._table) else None
-
     def _rows(self, parts: Sequence[Part], lacking: Lacking | None = None) -> Iterator[pa.RecordBatch]:
         names = (*OWN.names, "body")
         return (rows for part in parts for rows in rows_of_part(part, self._options, names, lacking))
@@ -160,7 +157,7 @@ class _TableRun:
         converted = (self._converted(rows, columns) for rows in self._rows(parts, lacking))
         if self._key:
             rows = _last(pa.Table.from_batches(converted, columns), self._key)
-            if self._delta() is not None:
+            if find_table(self._table) is not None:
                 rows = rows.append_column(PARTITION, pc.strftime(rows["timestamp"], "%Y-%m-%d"))
                 return [{ROWS: rows, "rows": rows.num_rows, "size": rows.nbytes}, *missing_entries(lacking)]
             converted = iter(rows.to_batches())
@@ -188,7 +185,7 @@ class _TableRun:
         columns = self._columns()
         if self._key and (self._key not in columns.names or pa.types.is_nested(columns.field(self._key).type)):
             raise ArchiveError(f"the key {self._key} is no column that holds one value; there are: {columns.names}")
-        delta = self._delta()
+        delta = find_table(self._table)
         if delta is None or before == self._fields:
             return
         names = {_column_of(field.name) for field in self._fields if field not in list(before)}
@@ -233,7 +230,7 @@ class _TableRun:
         """So that a journal which drops their definitions does not matter. The next run tries again what fails."""
         names = {f"{SCHEMA_PROPERTY}{head.hex()}": json.dumps(self.avro.schemas[head]) for head in self._used}
         new = {name: text for name, text in names.items() if name not in self._stored}
-        delta = self._delta()
+        delta = find_table(self._table)
         if new and delta is not None:
             with suppress(CommitFailedError):
                 delta.alter.set_table_properties(new, raise_if_not_exists=False)

@@ -9,8 +9,8 @@ from pyarrow.parquet import ParquetFile
 from qmq.model.dots import Origin, Vector
 from qmq.spark.archive import files, table
 from qmq.spark.archive.files import write_parts
-from qmq.spark.archive.run import archive, begin, steps
-from qmq.spark.archive.table import ArchiveError, Overtaken, choice_of, commit, open_table
+from qmq.spark.archive.run import archive, steps
+from qmq.spark.archive.table import ArchiveError, Overtaken, begin, choice_of, commit, open_table
 from qmq.spark.archive.upkeep import compact
 from qmq.spark.reading.files import Files
 from qmq.spark.reading.options import read_options

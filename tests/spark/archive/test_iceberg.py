@@ -124,7 +124,7 @@ def require_exact(mesh: Mesh, *readers: Callable[[Mesh], Any]) -> None:
 
 def test_every_commit_is_in_both_tables_for_every_reader(mesh: Mesh) -> None:
     for _ in range(3):
-        mesh.archiver(iceberg=NAME).run()
+        mesh.archiver(iceberg=IcebergTable(NAME, mesh.table)).run()
         assert IcebergTable(NAME, mesh.table).register() == 1
         mesh.grow()
     mesh.archiver().run()
@@ -140,7 +140,7 @@ def test_a_kill_between_commit_and_registration_is_made_up_for(mesh: Mesh) -> No
     """Neither of the first two archivers has registered what it committed; small files are then put together."""
     IcebergTable(NAME, mesh.table)
     for _ in range(2):
-        mesh.archiver(iceberg=NAME).run()
+        mesh.archiver(iceberg=IcebergTable(NAME, mesh.table)).run()
         mesh.grow()
     mesh.archiver().run()
     compact(mesh.table)
@@ -304,7 +304,7 @@ def test_old_snapshots_and_their_metadata_are_removed(mesh: Mesh) -> None:
 def test_an_archiver_registers_once_a_minute_and_before_it_removes_files(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archiver = mesh.archiver(iceberg=NAME)
+    archiver = mesh.archiver(iceberg=IcebergTable(NAME, mesh.table))
     archiver.run()
     assert archiver.register() == 1
     mesh.grow()
@@ -320,7 +320,7 @@ def test_an_archiver_registers_once_a_minute_and_before_it_removes_files(
 
 
 def test_an_archiver_that_stands_by_registers_nothing(mesh: Mesh) -> None:
-    one, other = mesh.archiver(), mesh.archiver(iceberg=NAME)
+    one, other = mesh.archiver(), mesh.archiver(iceberg=IcebergTable(NAME, mesh.table))
     one.run()
     other._turn.lose(0, 0.0)
 
@@ -359,11 +359,11 @@ def test_no_key_is_in_the_tables_or_in_what_is_printed(store: StoreProcess, mesh
 
 
 def test_what_is_erased_is_in_no_snapshot_and_the_files_that_are_left_are_registered(mesh: Mesh) -> None:
-    mesh.archiver(iceberg=NAME).run()
+    mesh.archiver(iceberg=IcebergTable(NAME, mesh.table)).run()
     iceberg = IcebergTable(NAME, mesh.table)
     iceberg.register()
     mesh.grow()
-    mesh.archiver(iceberg=NAME).run()
+    mesh.archiver(iceberg=IcebergTable(NAME, mesh.table)).run()
 
     with pytest.raises(ArchiveError, match="is registered in Iceberg"):
         erase(mesh.table, "sequence <= 10")

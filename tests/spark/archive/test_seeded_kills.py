@@ -214,7 +214,7 @@ class World:
     def _archiver(self, **more: Any) -> Archiver:
         path = ",".join(str(one.path) for one in self.nodes)
         options = read_options({"path": path, "maxBytesPerPartition": "600", "name": "archive", **more})
-        return Archiver(options, self.table, every_seconds=1.0, iceberg=NAME)
+        return Archiver(options, self.table, every_seconds=1.0, iceberg=icebergs.IcebergTable(NAME, self.table))
 
     def _run(self, archiver: Archiver) -> None:
         have = self._vector()

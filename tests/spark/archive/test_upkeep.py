@@ -11,7 +11,7 @@ from qmq.spark.archive import table as tables
 from qmq.spark.archive import upkeep
 from qmq.spark.archive.archiver import Archiver
 from qmq.spark.archive.table import LiveFile, Overtaken, live_files, open_table, replace, table_vector
-from qmq.spark.archive.upkeep import STEP_BYTES, DayEntry, Rewritten, by_day, compact, compact_step, due, joined
+from qmq.spark.archive.upkeep import STEP_BYTES, Rewritten, compact, compact_step, due, joined
 from qmq.spark.reading.options import read_options
 from tests.spark.archive.test_files_and_table import Run, before_commit
 from tests.spark.rig import A, B, batch, messages, node, record
@@ -28,9 +28,8 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def entry(name: str, size: int, day: str = "2026-01-01", at: int = 0) -> DayEntry:
-    (found,) = by_day([LiveFile(f"day={day}/{name}", day, size, at)])[day]
-    return found
+def entry(name: str, size: int, day: str = "2026-01-01", at: int = 0) -> LiveFile:
+    return LiveFile(f"day={day}/{name}", day, size, at)
 
 
 def rows(run: Run) -> list[tuple[str, int]]:
@@ -126,7 +125,7 @@ def test_the_newest_day_waits_for_enough_files_and_an_earlier_one_does_not() -> 
 
 def test_each_row_is_rewritten_a_few_times_however_long_the_day_is() -> None:
     """A thousand times fifty new files: each time with those that weigh no more than what comes to them."""
-    runs: list[DayEntry] = []
+    runs: list[LiveFile] = []
     rewritten = 0
     for turn in range(1000):
         chosen = joined([entry(str(n), 20, at=n) for n in range(50)], runs)
@@ -141,7 +140,7 @@ def test_one_step_is_bounded_and_the_oldest_files_come_first() -> None:
     files = [entry(str(n), STEP_BYTES // 3, at=-n) for n in range(10)]
     huge = entry("huge", 10 * STEP_BYTES, at=-100)
 
-    assert [file.live.path[-1] for file in joined(files, [])] == ["9", "8", "7"]
+    assert [file.path[-1] for file in joined(files, [])] == ["9", "8", "7"]
     assert joined([huge, *files], []) == [huge]
     assert joined(files[:1], [entry("sorted-1", STEP_BYTES)]) == files[:1]
 

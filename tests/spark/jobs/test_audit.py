@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from qmq.cli import main
-from qmq.spark.jobs.audit import ReportedLoss, audit, audit_deep
+from qmq.spark.jobs.audit import Finding, audit, audit_deep
 from qmq.spark.jobs.audit_deep import extents_of as extents
 from qmq.spark.jobs.audit_deep import verify_extent
 from qmq.spark.reading.logs import DataDirectory, Log
@@ -325,7 +325,7 @@ def test_a_range_that_the_mesh_has_closed_is_reported_and_no_finding(tmp_path: P
     seen = audit([directory])
     words = CliRunner().invoke(main, ["pipeline", "audit", str(tmp_path / "b")])
 
-    assert (seen.findings, seen.lost, seen.healed) == ([], [ReportedLoss("b", str(A), 11, 20)], 1)
+    assert (seen.findings, seen.lost, seen.healed) == ([], [Finding("b", "lost", str(A), 11, 20, "")], 1)
     assert seen.records == 23  # with the mark that stands for what is gone
     assert f"lost: b has noted that no node has all of {A} 11–20 any more" in words.output and words.exit_code == 0
 

@@ -14,7 +14,7 @@ from qmq.model.dots import Dot
 from qmq.spark.jobs.archive import archive
 from qmq.spark.jobs.dead_letters import BadList, dead_letters, read_dead_letters, read_list, redrive_lines
 from qmq.spark.jobs.messages import read_messages
-from qmq.spark.jobs.replay import choose, choose_listed, plan, send
+from qmq.spark.jobs.replay import choose, plan, send
 from qmq.spark.reading.options import read_options
 from qmq.storage.format.failure_records import pack_dead
 from qmq.storage.format.record import RecordKind
@@ -43,7 +43,7 @@ def test_dead_letters_are_listed_and_sent_again_by_a_list(spark: Any, log: dict[
     groups = dead_letters(messages)
     lines = list(redrive_lines(messages))
     listed = read_list(iter(lines[1:]))
-    send(choose_listed(spark, messages, listed), {"servers": stub.address}, name="again")
+    send(choose(messages, listed=listed), {"servers": stub.address}, name="again")
 
     assert {(group.queue, group.reason, group.dead_letters, group.deliveries_most) for group in groups} == {
         ("/queue/orders", "rejected", 1, 1),
