@@ -12,9 +12,13 @@ from typing import Final, NamedTuple
 
 JAVA_MIN: Final = 17
 MEMORY_BYTES_MIN: Final = 2 << 30
-PACKAGES: Final = {"pyspark": (4, 2), "pyarrow": (18,), "deltalake": (1, 0), "pandas": (2, 2)}
-PANDAS_BELOW: Final = (3,)
-PYSPARK_BELOW: Final = (5,)
+PACKAGES: Final = {
+    "pyspark": ((4, 2), (5,)),
+    "pyarrow": ((18,), ()),
+    "deltalake": ((1,), ()),
+    "pandas": ((2, 2), (3,)),
+}
+"""From which version, and below which."""
 
 
 class Check(NamedTuple):
@@ -31,7 +35,7 @@ def check_all() -> list[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    for name, least in PACKAGES.items():
+    for name, (least, below) in PACKAGES.items():
         wanted = ".".join(map(str, least))
         try:
             text = importlib.metadata.version(name)
@@ -39,10 +43,9 @@ def _packages() -> Iterator[Check]:
             yield Check(name, False, f"is not installed: pip install 'qmq[spark]' ({name} >= {wanted})")
             continue
         version = _numbers(text)
-        below = {"pandas": PANDAS_BELOW, "pyspark": PYSPARK_BELOW}.get(name)
         if version < least:
             yield Check(name, False, f"{text} is too old, {wanted} or newer is wanted: pip install -U 'qmq[spark]'")
-        elif below is not None and version >= below:
+        elif below and version >= below:
             limit = ".".join(map(str, below))
             yield Check(name, False, f"{text} is too new, below {limit} is wanted: pip install 'qmq[spark]'")
         else:

@@ -79,7 +79,7 @@ class IcebergTable:
         """
         for _ in range(COMMIT_TRIES):
             # Another archiver may be first: look again.
-            with suppress(CommitFailedException), self._failures():
+            with self._failures(), suppress(CommitFailedException):
                 return self._register_once(open_table(self._table))
         raise ArchiveError(f"{self._name}: others change it all the time")
 
@@ -88,14 +88,26 @@ class IcebergTable:
         `register`.
         """
         with self._failures():
-            return self._vacuum(snapshot_hours, metadata_hours)
+            table = self._open_catalog().load_table(self._identifier)
+            old = datetime.now(UTC) - timedelta(hours=snapshot_hours)
+            last = _snapshot_id(table)
+            if any(one.timestamp_ms < old.timestamp() * 1000 and one.snapshot_id != last for one in table.snapshots()):
+                table.maintenance.expire_snapshots().older_than(old).commit()
+                table.refresh()
+            needed = {name.rpartition("/")[2] for name in _metadata_files(table)}
+            there = files_of(self._table).get_file_info(fs.FileSelector(ICEBERG_METADATA, allow_not_found=True))
+            oldest = time.time() - metadata_hours * 3600
+            unused = [one for one in there if one.base_name not in needed and one.mtime.timestamp() < oldest]
+            for one in unused:
+                remove(self._table, one.path)
+            return len(unused)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
         """In one line, and without a password that an address has. The next try opens the catalog again."""
         try:
             yield
-        except (ArchiveError, CommitFailedException):
+        except ArchiveError:
             raise
         except Exception as error:  # those of pyiceberg have no base, nor have those of catalogs
             self._catalog = None
@@ -164,21 +176,6 @@ class IcebergTable:
         except (TableAlreadyExistsError, CommitFailedException):
             pass  # another archiver was first
         return catalog.load_table(self._identifier)
-
-    def _vacuum(self, snapshot_hours: float, metadata_hours: float) -> int:
-        table = self._open_catalog().load_table(self._identifier)
-        old = datetime.now(UTC) - timedelta(hours=snapshot_hours)
-        last = _snapshot_id(table)
-        if any(one.timestamp_ms < old.timestamp() * 1000 and one.snapshot_id != last for one in table.snapshots()):
-            table.maintenance.expire_snapshots().older_than(old).commit()
-            table.refresh()
-        needed = {name.rpartition("/")[2] for name in _metadata_files(table)}
-        there = files_of(self._table).get_file_info(fs.FileSelector(ICEBERG_METADATA, allow_not_found=True))
-        oldest = time.time() - metadata_hours * 3600
-        unused = [one for one in there if one.base_name not in needed and one.mtime.timestamp() < oldest]
-        for one in unused:
-            remove(self._table, one.path)
-        return len(unused)
 
 
 def _snapshot_id(table: Table) -> int | None:

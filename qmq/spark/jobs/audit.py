@@ -162,7 +162,9 @@ def _walk_segment(walk: JournalWalk, segment: SegmentFile) -> int:
             for first, last in ranges:
                 walk.take(origin, first, last, name)
         if walk.missing_ranges() > missing:
-            _learn_compacted(walk, segment.list())
+            # Of these peers had only a range snapshot when the node asked: it has all that there was.
+            for entry in segment.list().compacted:
+                walk.account_for(entry.origin, entry.first, entry.last)
         return end
     listing = segment.list()
     for start, stop in listing.damage:
@@ -171,12 +173,6 @@ def _walk_segment(walk: JournalWalk, segment: SegmentFile) -> int:
     for entry in listing.entries:
         walk.take(entry.origin, entry.first, entry.last, name, entry.records)
     return max([listing.reach, *quarantine])
-
-
-def _learn_compacted(walk: JournalWalk, listing: SegmentListing) -> None:
-    """Ranges of which peers had only a range snapshot when the node asked: it has all that there was."""
-    for entry in listing.compacted:
-        walk.account_for(entry.origin, entry.first, entry.last)
 
 
 def _learn_gaps(walk: JournalWalk, segment: SegmentFile, listing: SegmentListing) -> None:

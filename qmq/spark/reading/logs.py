@@ -168,10 +168,8 @@ class DataDirectory:
         directory = self.path / JOURNAL_DIRECTORY
         for path in sorted(directory.iterdir()):
             if segment_base(path.name) is not None:
-                try:
+                with suppress(CorruptLog, FileNotFoundError):
                     return SegmentFile(path, 0, "", []).head().node
-                except (CorruptLog, FileNotFoundError):
-                    continue
         return None
 
 

@@ -46,7 +46,7 @@ class JournalStatus:
 
     def records(self) -> int:
         """What its journal holds, about: gaps count as if they were there."""
-        return sum(max(0, last - self.base.get(origin, 0)) for origin, last in self.vector.items())
+        return self.held().count()
 
 
 class StatusClients:
@@ -99,7 +99,7 @@ class StatusClients:
         so is left out: then it counts too many.
         """
         status = self._statuses.get(server)
-        held = done if status is None else _held_origins(status)
+        held = done if status is None else status.held().bounds()[1]
         return dict(next(vector_pieces([(origin, done[origin]) for origin in held if origin in done]), []))
 
 
@@ -115,10 +115,6 @@ def defined_archives(options: Options) -> Mapping[str, Mapping[str, Any]]:
         except NotConnected as error:
             problems.append(str(error))
     raise NotConnected("; ".join(problems))
-
-
-def _held_origins(status: JournalStatus) -> list[Origin]:
-    return [origin for origin, last in status.vector.items() if last > status.base.get(origin, 0)]
 
 
 class _Client(NodeConnection):

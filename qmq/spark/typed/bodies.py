@@ -10,7 +10,7 @@ import pyarrow as pa
 from qmq.spark.archive.table import ArchiveError
 from qmq.spark.typed.avro import HEAD_BYTES, AvroBodies
 from qmq.spark.typed.protobuf import Decode
-from qmq.spark.typed.shapes import Shape, joined, json_text
+from qmq.spark.typed.shapes import Shape, json_text
 from qmq.wire.avro.schema import MARK
 
 NO_JSON: Final = "no JSON"
@@ -36,9 +36,7 @@ class Bodies:
     def look(self, bodies: Iterable[bytes]) -> "SeenBodies":
         """What fields they have. Bodies of a schema are not decoded for it."""
         shape, heads = Shape(), Counter[bytes]()
-        for body in bodies:
-            if self._protobuf is not None:
-                continue
+        for body in bodies if self._protobuf is None else ():
             if body.startswith(MARK):
                 heads[body[:HEAD_BYTES]] += 1
                 continue
@@ -47,16 +45,11 @@ class Bodies:
                 shape.see(value)
         return SeenBodies(shape.struct(), shape.struct(is_all=True), heads)
 
-    def declared(self, seen: "SeenBodies") -> pa.DataType | None:
-        """The fields that the schemas of the seen bodies have."""
-        types: Iterator[pa.DataType] = iter([self._protobuf[0]] if self._protobuf is not None else [])
-        if self._protobuf is None:
-            types = (self._avro.type(head) for head, _ in seen.heads.most_common() if head in self._avro.schemas)
-        found: pa.DataType | None = None
-        for kind in types:
-            if pa.types.is_struct(kind):
-                found = kind if found is None else joined(found, kind)
-        return found
+    def declared(self, seen: "SeenBodies") -> Iterator[pa.DataType]:
+        """The types of the seen bodies by their schemas, the most frequent first: those that have fields."""
+        heads = (head for head, _ in seen.heads.most_common() if head in self._avro.schemas)
+        types = map(self._avro.type, heads) if self._protobuf is None else [self._protobuf[0]]
+        return filter(pa.types.is_struct, types)
 
     def decode(self, body: bytes) -> BodyValue:
         """Raises ArchiveError when a package is missing."""

@@ -173,8 +173,7 @@ class _TableRun:
                 self.avro.add(schema)
         self._used.update(head for head in seen.heads if head in self.avro.schemas)
         before = self._fields
-        declared = self.bodies.declared(seen)
-        if declared is not None:
+        for declared in self.bodies.declared(seen):
             self._fields = joined(self._fields, declared)
         if seen.fields is not None and (self._evolve or not before.num_fields):
             self._fields = joined(self._fields, seen.fields)
