@@ -57,7 +57,7 @@ def replay(
         if archive is not None:
             given.pop("servers", None)
         messages = read_messages(spark, given, archive)
-        wanted = None if listed is None else read_list(iter(listed.read_text("utf-8").splitlines()))
+        wanted = None if listed is None else read_list(iter(listed.read_text("utf-8").split("\n")))
         chosen = jobs.choose(messages, listed=wanted, where=where, to=destination)
         found = jobs.plan(chosen)
         if not dry_run and found.messages:
