@@ -19,7 +19,6 @@ from qmq.storage.queues.plan import (
     by_partition,
     expired_within,
     missing_key,
-    missing_of_row,
     note_damage,
     rows_within,
     settled_met,
@@ -38,6 +37,12 @@ def rows_in(run: RowRun) -> list[QueueRow]:
         )
         for sequence, sent_us, _, _, headers, body in records
     ]
+
+
+def _missing_of(row: QueueRow) -> MissingRange:
+    """The missing range of a damaged row: one message."""
+    origin, sequence = row.dot
+    return MissingRange(origin, sequence - 1, sequence, sequence, row.queue)
 
 
 class _Partition:
@@ -141,7 +146,7 @@ class MemoryQueueStore:
             for row in chain.from_iterable(map(rows_in, runs)):
                 partition.add(row)
                 if row.expires_us:
-                    state.expiring[row.dot] = row
+                    state.expiring.setdefault(row.dot, row)
 
     def _fail(self, queue: str, dot: Dot, count: int) -> None:
         for key, partition in self._state.queues.get(queue, {}).items():
@@ -194,9 +199,10 @@ class MemoryQueueStore:
         with self._state.reading:
             return sorted(self._state.missing_ranges.values()) + list(self._met.values())
 
-    def spoil(self, dots: Collection[Dot]) -> None:
-        """Bits of these rows have flipped: a read finds that the checksum does not fit."""
+    def spoil(self, dots: Collection[Dot]) -> list[Dot]:
+        """Bits of these rows have flipped: a read finds that the checksum does not fit. Return what is damaged."""
         self._state.rotten.update(dots)
+        return list(dots)
 
     def reset(self, position: int = -1) -> None:
         """As `rescue` does with a file that is wholly damaged; 0: a young one that lost its WAL."""
@@ -210,7 +216,7 @@ class MemoryQueueStore:
             return rows
         for row in rows:
             if row.dot in rotten and row.dot not in self._met:
-                self._met[row.dot] = missing_of_row(row)
+                self._met[row.dot] = _missing_of(row)
                 note_damage(self.damage, self._met[row.dot])
         return [row for row in rows if row.dot not in rotten]
 

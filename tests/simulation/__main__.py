@@ -11,6 +11,7 @@ bugs instead, `--digests` prints the trace hash of each seed.
 
 import argparse
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+from tests.fakes.store import ON_SQLITE
 from tests.simulation.plan import Family
 from tests.simulation.plants import SEEDED_BUGS, SEEDS_MAX
 from tests.simulation.plants.in_tests import is_found
@@ -48,8 +50,10 @@ def main() -> int:
     parser.add_argument("--plants", action="store_true", help="look for every seeded bug instead")
     parser.add_argument("--keep", type=Path, help="append what each seed showed; leave out seeds that this file has")
     parser.add_argument("--json", type=Path, help="write the summary to this file too")
+    parser.add_argument("--store", choices=("memory", "sqlite"), default="memory", help="the nodes' queue stores")
     parser.add_argument("--digests", action="store_true", help="print the trace hash of each seed")
     arguments = parser.parse_args()
+    os.environ[ON_SQLITE] = arguments.store
     if arguments.plants:
         seeds = range(arguments.start, arguments.start + min(arguments.seeds, SEEDS_MAX))
         return find_all(arguments.plant, seeds, arguments.nodes)

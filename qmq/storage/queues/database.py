@@ -5,8 +5,7 @@ Each database has its own statements (`sqlite_sql`, `postgres_sql`), and its own
 """
 
 from abc import abstractmethod
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
@@ -15,7 +14,7 @@ from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import NO_ATTEMPTS, QueueRow, RowRun
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
-from qmq.storage.queues.database_reads import DatabaseReads, partition_of
+from qmq.storage.queues.database_reads import DatabaseReads
 from qmq.storage.queues.plan import (
     PartitionKey,
     PartitionRow,
@@ -30,8 +29,8 @@ from qmq.storage.queues.plan import (
     signed,
 )
 from qmq.storage.queues.rows import counts_of, row_values, runs_of
-from qmq.storage.queues.run_reads import RUNS_AT_ONCE, C, Place
-from qmq.storage.queues.stored_run import StoredRun, divide, run_row
+from qmq.storage.queues.run_reads import C, Place
+from qmq.storage.queues.stored_run import divide, run_row
 
 Value = str | int | bytes | bytearray
 
@@ -85,7 +84,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
         met = [place for place, one in list(self._met.items()) if missing_key(one) == missing_key(missing)]
         added: dict[Origin, int] = {}
         with self._change() as writer:
-            damaged = [place for place in met if self._is_damaged(writer, place)]
+            damaged = self._damaged(writer, met)
             # First: the damaged row may be in the place of the sound one.
             self._drop(writer, damaged)
             stood = self._end_missing(writer, missing)
@@ -107,12 +106,8 @@ class DatabaseQueueStore(DatabaseReads[C]):
         counts = list(map(counts_of, partitions.values()))
         numbers = [self._number(key.origin, added) for key in partitions]
         shared = [partition_checksum(*key) for key in partitions]
-        opened = self._open_partitions(
-            [
-                (*key[:3], number, *count, one)
-                for key, number, count, one in zip(partitions, numbers, counts, shared, strict=True)
-            ]
-        )
+        wanted = zip(partitions, numbers, counts, shared, strict=True)
+        opened = self._open_partitions([(*key[:3], number, *count, one) for key, number, count, one in wanted])
         spans: list[tuple[int, int, int, int]] = []
         for index, (partition, messages) in enumerate(opened):
             if messages > counts[index][0]:
@@ -150,7 +145,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
     ) -> None:
         keys = list(attempts)
         failed: list[tuple[int, int, int]] = []
-        for index, partition, has_runs in self._partitions_of(keys, added):
+        for index, partition, _, has_runs in self._partitions_of(keys, added):
             if has_runs:
                 self._take_out(writer, self._partition(writer, partition), [one for one, _ in attempts[keys[index]]])
             failed += [(partition, sequence, count) for sequence, count in attempts[keys[index]]]
@@ -163,7 +158,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
         for run in self._runs_over(writer, self.statements.RUNS, partition.id, partition.checksum, sorted(wanted)):
             # Of a damaged run, the journal and the peers know the failures.
             rows += [row for row in self._intact_run(partition, run, -1) if row.dot.sequence in wanted]
-        self._settle(writer, partition, sorted(row.dot.sequence for row in rows))
+        self._settle(writer, partition.id, partition.checksum, sorted(row.dot.sequence for row in rows))
         single: list[Value] = []
         for one in runs_of(rows):
             single += row_values(partition.id, partition.number, partition.checksum, one)
@@ -174,10 +169,10 @@ class DatabaseQueueStore(DatabaseReads[C]):
         keys = list(settles)
         deleted: list[tuple[int, int, int]] = []
         single: list[tuple[int, int]] = []
-        for index, partition, has_runs in self._partitions_of(keys, added):
+        for index, partition, shared, has_runs in self._partitions_of(keys, added):
             sequences = settles[keys[index]]
             if has_runs:
-                sequences, *total = self._settle(writer, self._partition(writer, partition), sequences)
+                sequences, *total = self._settle(writer, partition, shared, sequences)
                 deleted.append((partition, *total))
             long, remainder = runs(sequences)
             for first, last in long:
@@ -191,7 +186,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
         self._run_rows(self.statements.SUBTRACT, [(partition, *total) for partition, total in totals.items()])
         self._run_rows(self.statements.CLOSE_PARTITIONS, [(partition,) for partition in totals])
 
-    def _settle(self, writer: C, partition: PartitionRow, sequences: Sequence[int]) -> tuple[list[int], int, int]:
+    def _settle(self, writer: C, partition: int, shared: int, sequences: Sequence[int]) -> tuple[list[int], int, int]:
         """Note beside the runs of a partition that these messages are settled, and delete the runs of which all are.
 
         Return the sequences that were in no run, and messages and bytes of those that were.
@@ -201,7 +196,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
         finished: list[Place] = []
         messages = size = 0
         wanted = set(sequences)
-        for run in self._runs_over(writer, self.statements.RUN_PLACES, partition.id, partition.checksum, sequences):
+        for run in self._runs_over(writer, self.statements.RUN_PLACES, partition, shared, sequences):
             settled = wanted.intersection(run.waiting_sequences())
             if not settled:
                 continue
@@ -211,43 +206,34 @@ class DatabaseQueueStore(DatabaseReads[C]):
             messages += before[0] - after[0]
             size += before[1] - after[1]
             if after[0]:
-                changed.append(run.settled_row(partition.id, partition.checksum, waiting))
+                changed.append(run.settled_row(partition, shared, waiting))
             else:
-                finished.append((partition.id, run.sequences[0]))
+                finished.append((partition, run.sequences[0]))
         self._run_rows(self.statements.SETTLE, changed)
         self._run_rows(self.statements.DELETE_RUNS, finished)
         self._run_rows(self.statements.DELETE_SETTLED, finished)
         return [sequence for sequence in sequences if sequence not in taken], messages, size
 
-    def _runs_over(
-        self, connection: C, statement: str, partition: int, shared: int, sequences: Sequence[int]
-    ) -> Iterator[StoredRun]:
-        """The runs of a partition that may hold one of `sequences`, which are sorted."""
-        place = 0
-        while place < len(sequences):
-            bounds = sequences[place], RUNS_AT_ONCE, sequences[-1]
-            found = self._runs(connection, statement, partition, shared, *bounds)
-            for run in found:
-                yield run
-                place = bisect_right(sequences, run.sequences[-1])
-            if len(found) < RUNS_AT_ONCE:
-                return
-
     def _partitions_of(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[Any]:
-        """(Index in `keys`, partition, whether it has runs) of the partitions that exist."""
+        """(Index in `keys`, partition, its checksum, whether it has runs) of the partitions that exist."""
         numbers = [(queue, self._known_number(origin, added)) for queue, origin in keys]
         known = [(index, queue, number) for index, (queue, number) in enumerate(numbers) if number is not None]
         return self._ask_rows(self.statements.PARTITIONS_OF, known)
 
-    def _drop(self, writer: C, damaged: Sequence[Place]) -> None:
-        """Delete these rows. Their own sizes are not credible, so their partitions are counted again."""
+    def _drop(self, writer: C, damaged: Collection[Place]) -> None:
+        """Delete these rows. Their own sizes are not credible, so their partitions are counted again; those that a run
+        names are."""
+        recount: set[tuple[int, ...]] = set()
         for place in damaged:
-            writer.execute(self.statements.DELETE_ONE, place)
+            stood = writer.execute(self.statements.DELETE_ONE, place).rowcount
+            found = writer.execute(self.statements.PARTITION, place[:1]).fetchone()
             # It is gone if a settle was the last one there.
-            if (found := writer.execute(self.statements.PARTITION, place[:1]).fetchone()) is not None:
-                self._settle(writer, partition_of(found), place[1:])
-            self._run_rows(self.statements.RECOUNT, [place[:1]])
-            self._run_rows(self.statements.CLOSE_PARTITIONS, [place[:1]])
+            total = self._settle(writer, place[0], found[-1], place[1:])[1:] if found is not None else (0, 0)
+            if stood or not total[0]:
+                recount.add(place[:1])
+            self._run_rows(self.statements.SUBTRACT, [(place[0], *total)])
+        self._run_rows(self.statements.RECOUNT, list(recount))
+        self._run_rows(self.statements.CLOSE_PARTITIONS, list({place[:1] for place in damaged}))
 
     def _remember(self, writer: C, missing: MissingRange) -> None:
         writer.execute(self.statements.ADD_MISSING, missing_columns(missing))

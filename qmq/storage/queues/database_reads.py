@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from heapq import merge
 from itertools import groupby, islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from qmq.model.dots import Dot, Origin
 from qmq.model.levels import delivery_order
@@ -56,9 +56,8 @@ class DatabaseReads(RunReads[C]):
 
     def listing(self, node: str | None, after: str | None, limit: int) -> list[tuple[str, int, int]]:
         with self._snapshot() as reader:
-            return [
-                tuple(row) for row in reader.execute(self.statements.LISTING, (after or "", node, limit)).fetchall()
-            ]
+            found = reader.execute(self.statements.LISTING, (after or "", node, limit)).fetchall()
+            return [tuple(row) for row in found]
 
     def deepest(self, node: str, limit: int) -> list[str]:
         with self._snapshot() as reader:
@@ -215,10 +214,10 @@ class DatabaseReads(RunReads[C]):
 
     def missing_ranges(self) -> list[MissingRange]:
         with self._snapshot() as reader:
-            for place in list(self._met):
-                if not self._is_damaged(reader, place):
-                    # Met by a reader of an older moment.
-                    self._met.pop(place, None)
+            places = list(self._met)
+            # The others were met by a reader of an older moment.
+            for place in set(places) - self._damaged(reader, places):
+                self._met.pop(place, None)
             return self._lost(reader) + list(self._met.values())
 
     def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
@@ -255,9 +254,8 @@ class DatabaseReads(RunReads[C]):
                 raw = self._one(reader, (partition, after))
                 if raw is None:
                     raise self._broken(f"row {after} of partition {partition} is in one place and not in another")
-                yield from self._intact(
-                    reader, PartitionRow(partition, queue, rank, bool(delayed), number, origin), [raw]
-                )
+                its = PartitionRow(partition, queue, rank, bool(delayed), number, origin)
+                yield from self._intact(reader, its, [raw])
             if len(keys) < limit:
                 return
 
@@ -269,13 +267,10 @@ class DatabaseReads(RunReads[C]):
         self, reader: C, statement: str, node: str, queue: str, parameters: tuple[object, ...]
     ) -> list[PartitionRow]:
         """The partitions of a queue that `statement` finds, by origin."""
+        found = sorted(reader.execute(statement, parameters).fetchall())
         return [
-            PartitionRow(
-                partition, queue, rank, bool(delayed), number, Origin(node, unsigned(incarnation)), None, bool(has_runs)
-            )
-            for number, partition, incarnation, rank, delayed, has_runs in sorted(
-                reader.execute(statement, parameters).fetchall()
-            )
+            PartitionRow(id, queue, rank, bool(delayed), number, Origin(node, unsigned(incarnation)), None, bool(runs))
+            for number, id, incarnation, rank, delayed, runs in found
         ]
 
     def _partition(self, reader: C, number: int) -> PartitionRow:
@@ -328,18 +323,23 @@ class DatabaseReads(RunReads[C]):
                 self._meet(partition, row.dot.sequence)
         return rows
 
-    def _is_damaged(self, connection: C, place: Place) -> bool:
-        """Whether the row that was found damaged there is still there."""
-        raw = self._one(connection, place)
-        found = connection.execute(self.statements.PARTITION, place[:1]).fetchone()
-        if found is None and raw is None:
-            return False
-        stored = self._partition(connection, place[0])
-        partition = PartitionRow(stored.id, stored.queue, stored.rank, stored.delayed, stored.number, stored.origin)
-        if raw is not None:
-            return not self._intact(connection, partition, [raw])
-        runs = self._runs(connection, self.statements.RUNS, partition.id, partition.checksum, place[1], 1)
-        return any(place[1] in run.waiting_sequences() and not run.is_sound() for run in runs)
+    def _damaged(self, connection: C, met: Iterable[Place]) -> set[Place]:
+        """Those of the places where damage was met in which it is still. A run is read once for all that wait in it."""
+        damaged: set[Place] = set()
+        for id, group in groupby(sorted(met), itemgetter(0)):
+            in_runs: list[int] = []
+            for place in group:
+                raw = self._one(connection, place)
+                if raw is None:
+                    in_runs.append(place[1])
+                elif not self._intact(connection, self._partition(connection, id), [raw]):
+                    damaged.add(place)
+            partition = connection.execute(self.statements.PARTITION, (id,)).fetchone()
+            shared, in_runs = (0, []) if partition is None else (partition[-1], in_runs)
+            for run in self._runs_over(connection, self.statements.RUNS, id, shared, in_runs):
+                if not run.is_sound():
+                    damaged.update((id, one) for one in set(in_runs).intersection(run.waiting_sequences()))
+        return damaged
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[C]:

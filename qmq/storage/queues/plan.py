@@ -63,12 +63,6 @@ class PartitionRow:
         self.has_runs = has_runs
 
 
-def missing_of_row(row: QueueRow) -> MissingRange:
-    """The missing range of a damaged row: one message."""
-    origin, sequence = row.dot
-    return MissingRange(origin, sequence - 1, sequence, sequence, row.queue)
-
-
 def missing_columns(missing: MissingRange) -> tuple[str, int, int, int, int, str]:
     """As a database holds it; `missing_of` is the inverse."""
     through = min(missing.through, SIGN - 1)

@@ -93,7 +93,7 @@ DELETE_RUNS: Final = """DELETE FROM qmq_runs r USING unnest(%s::bigint[], %s::bi
     WHERE r.lane = gone.lane AND r.sequence = gone.sequence"""
 DELETE_SETTLED: Final = DELETE_RUNS.replace("qmq_runs", "qmq_settled")
 RECOUNT: Final = _of_sqlite(sqlite_sql.RECOUNTED) + " WHERE id = ANY(%s)"
-PARTITIONS_OF: Final = """SELECT wanted.n, id, EXISTS (SELECT 1 FROM qmq_runs WHERE lane = qmq_lanes.id)
+PARTITIONS_OF: Final = """SELECT wanted.n, id, checksum, EXISTS (SELECT 1 FROM qmq_runs WHERE lane = qmq_lanes.id)
     FROM unnest(%s::integer[], %s::text[], %s::integer[]) AS wanted (n, queue, origin) JOIN qmq_lanes
     ON qmq_lanes.queue = wanted.queue AND qmq_lanes.origin = wanted.origin"""
 FAIL: Final = """UPDATE qmq_messages m SET attempts = greatest(m.attempts, failed.attempts), checksum =

@@ -142,6 +142,20 @@ class RunReads(ABC, Generic[C]):
         except ValueError as error:
             raise self._broken(f"partition {partition}: {error}") from error
 
+    def _runs_over(
+        self, connection: C, statement: str, partition: int, shared: int, sequences: Sequence[int]
+    ) -> Iterator[StoredRun]:
+        """The runs of a partition that may hold one of `sequences`, which are sorted."""
+        place = 0
+        while place < len(sequences):
+            bounds = sequences[place], RUNS_AT_ONCE, sequences[-1]
+            found = self._runs(connection, statement, partition, shared, *bounds)
+            for run in found:
+                yield run
+                place = bisect_right(sequences, run.sequences[-1])
+            if len(found) < RUNS_AT_ONCE:
+                return
+
     @abstractmethod
     def _raw_runs(self, connection: C, statement: str, parameters: tuple[int, ...]) -> Sequence[RawRun]:
         """What `RUNS` or `RUN_PLACES` finds."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from qmq.model.dots import Dot, Origin
-from qmq.storage.format.row_checksum import number_checksum
+from qmq.storage.format.row_checksum import number_checksum, partition_checksum
 from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow, unsigned
 from qmq.storage.queues.rows import Raw
@@ -48,12 +48,9 @@ def read_tombstones(reader: sqlite3.Connection) -> set[Dot]:
     return found
 
 
-def is_partition_sound(partition: PartitionRow) -> bool:
+def is_partition_sound(row: PartitionRow) -> bool:
     """Whether the stored checksum (`partition_of`) fits the other columns."""
-    made = PartitionRow(
-        partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
-    )
-    return partition.checksum == made.checksum
+    return row.checksum == partition_checksum(row.queue, row.rank, row.delayed, row.origin)
 
 
 PLAIN_BEFORE_RUNS: Final = tuple(text for text in PLAIN if " runs" not in text)
@@ -93,9 +90,7 @@ def walk(
         partition = partition_of(remainder)
         if not is_partition_sound(partition):
             return f"the checksum of partition {partition.id} does not fit"
-        partitions[partition.id] = PartitionRow(
-            partition.id, partition.queue, partition.rank, partition.delayed, partition.number, partition.origin
-        )
+        partitions[partition.id] = partition
         said[partition.id] = messages, size
     counts: Counter[int] = Counter()
     sizes: Counter[int] = Counter()

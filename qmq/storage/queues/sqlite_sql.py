@@ -98,7 +98,7 @@ PARTITION_IDS: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALU
     SELECT json_group_array(json_array(n, id, messages))
     FROM wanted CROSS JOIN lanes USING (queue, rank, delayed, origin)"""
 PARTITIONS_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
-    SELECT json_group_array(json_array(n, id, EXISTS (SELECT 1 FROM runs WHERE lane = lanes.id)))
+    SELECT json_group_array(json_array(n, id, checksum, EXISTS (SELECT 1 FROM runs WHERE lane = lanes.id)))
     FROM wanted CROSS JOIN lanes USING (queue, origin)"""
 COUNT_RUN: Final = "SELECT count(*), sum(length(body)) FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
 DELETE_RUN: Final = "DELETE FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"

@@ -3,13 +3,13 @@
 The journal decides most cases: a message that it still has is either settled by a later record, or unsettled. Only
 peers know of what the journal has dropped. A row of a peer may be settled here by a record that the peer does not have
 yet. Therefore the search remembers settles of this journal. Before rows are restored, it also reads what the stores
-have taken since.
+have taken since. One search serves many missing messages of an origin: a damaged run names up to 256 of them.
 
 Surprising: what the stores have not taken yet needs no search; the next checkpoint adds it, settles included.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -39,6 +39,8 @@ from qmq.storage.queues.plan import missing_among, missing_key
 from qmq.storage.repair.range_snapshot import RangeSnapshot
 
 _READ_BYTES: Final = 1024 * 1024
+_AT_ONCE: Final = 64
+"""Single messages that one search is for: it holds the bodies that it has found."""
 _NAMES_MESSAGES: Final = frozenset({RecordKind.SETTLE, RecordKind.DEAD, RecordKind.ATTEMPTS})
 """Kinds whose records name messages of any origin."""
 
@@ -57,7 +59,7 @@ class RowRepairer:
         self.row_lock = threading.RLock()
         """While it is held, no row is restored: so a caller reads rows and missing ranges of the same moment."""
         self._searches: dict[tuple[Origin, int, str], Search] = {}
-        """A search per missing range: the journal may drop a settle while peers are asked for the row."""
+        """The search of each missing range: the journal may drop a settle while peers are asked for the row."""
 
     def missing_ranges(self) -> list[MissingRange]:
         """Missing ranges up to the vector of the stores; the next checkpoints add what is beyond it."""
@@ -75,16 +77,27 @@ class RowRepairer:
         Raises LogBroken, and DiskFull.
         """
         with self._lock:
-            search = Search(self._settings, missing)
+            search = self._search_of(missing)
             search.read(self._journal, self._queues.position())
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
-                left = search.left()
-                self._repair(missing, self._wanted(search.rows()), left)
-            search.forget_rows()
-            self._searches[_name(missing)] = search
+                left = search.left(missing)
+                self._repair(missing, self._wanted(search.rows(missing)), left)
+            search.forget_rows(missing)
             self._forget_searches()
             return left
+
+    def _search_of(self, missing: MissingRange) -> "Search":
+        """A search whose rows for `missing` were not used yet; a new one serves other messages, too."""
+        known = self._searches.get(_name(missing))
+        if known is not None and missing.sequence in known.unused:
+            return known
+        others = self._queues.missing_ranges() if missing.is_of_one else []
+        others = [one for one in others if one.is_of_one and one.origin == missing.origin]
+        others = [one for one in others if _name(one) not in self._searches][:_AT_ONCE]
+        search = Search(self._settings, missing, others)
+        self._searches.update({_name(one): search for one in (*others, missing)})
+        return search
 
     def take(self, missing: MissingRange, after: int, snapshot: RangeSnapshot) -> MissingRange | None:
         """Restore what a peer has after `after` of `missing`, which `search_journal` returned; return what is missing.
@@ -117,7 +130,7 @@ class RowRepairer:
             with self._checkpointer.working():
                 search.read(self._journal, self._queues.position())
                 self._repair(missing, self._wanted(search.unsettled(rows)), left)
-            search.forget_rows()
+            search.forget_rows(missing)
             self._forget_searches()
             return left
 
@@ -141,7 +154,8 @@ class RowRepairer:
             self._queues.repair(missing, rows, left)
         vector, tombstones = self._checkpointer.stored
         passed = missing_among(tombstones, [missing._replace(through=vector.get(missing.origin, 0))])
-        passed -= missing_among(passed, self._queues.missing_ranges())
+        if passed:
+            passed -= missing_among(passed, self._queues.missing_ranges())
         if passed:
             self._queues.apply([], {}, [], passed, self._queues.position())
             self._checkpointer.stored = Stored(vector, tombstones - passed)
@@ -181,10 +195,18 @@ def _dead_letter(record: Record) -> bytes | None:
 
 
 class Search:
-    """What the journal holds of one `MissingRange`; it is read up to a position and later continued from there."""
+    """What the journal holds of one `MissingRange`; it is read up to a position and later continued from there.
 
-    def __init__(self, settings: StoreSettings, missing: MissingRange) -> None:
-        self.missing = missing
+    If that is one message, the search is for `others` of the same origin, too.
+    """
+
+    def __init__(self, settings: StoreSettings, missing: MissingRange, others: Sequence[MissingRange] = ()) -> None:
+        every = (missing, *others)
+        self.unused = {one.sequence for one in every if missing.is_of_one}
+        """Single messages of which no caller has used what was found."""
+        self._single = frozenset(self.unused)
+        self._origin = missing.origin
+        self._after, self._through = min(one.after for one in every), max(one.through for one in every)
         self._settings = settings
         self._place = -1
         self._found: dict[int, QueueRow] = {}
@@ -196,37 +218,39 @@ class Search:
 
     def covers(self, missing: MissingRange) -> bool:
         """Whether this search includes all of `missing`."""
-        return self.missing.after <= missing.after and missing.through <= self.missing.through
+        return self._after <= missing.after and self._is_missing(missing.through)
 
     def read(self, journal: Journal, end: int) -> None:
         """Continue up to the position `end`. Raises LogBroken."""
         if self._place < 0:
             self._place = journal.start
-            self._hole(0, journal.base().get(self.missing.origin, 0))
+            self._hole(0, journal.base().get(self._origin, 0))
         while self._place < end and (batches := journal.read(self._place, _READ_BYTES)):
             for start, head, data in batches:
                 if start < end:
                     self._take(head, data)
                 self._place = start + head.size
 
-    def left(self) -> MissingRange | None:
-        """What the journal cannot account for."""
+    def left(self, missing: MissingRange) -> MissingRange | None:
+        """What the journal cannot account for of `missing`, which is covered."""
         holes = list(self._holes)
-        if self._have < self.missing.through:
-            holes.append((self._have, self.missing.through))
-        open_ = [hole for hole in holes if hole[0] < self.missing.through and hole[1] > self.missing.after]
+        if self._have < missing.through:
+            holes.append((self._have, missing.through))
+        open_ = [hole for hole in holes if hole[0] < missing.through and hole[1] > missing.after]
         if not open_:
             return None
-        after, through = max(open_[0][0], self.missing.after), min(open_[-1][1], self.missing.through)
-        return self.missing._replace(after=after, through=through)
+        after, through = max(open_[0][0], missing.after), min(open_[-1][1], missing.through)
+        return missing._replace(after=after, through=through)
 
-    def rows(self) -> list[QueueRow]:
-        """The unsettled messages of the range that the journal has."""
-        return self.unsettled(self._found.values())
+    def rows(self, missing: MissingRange) -> list[QueueRow]:
+        """The unsettled messages of `missing` that the journal has."""
+        return self.unsettled([row for one, row in self._found.items() if missing.after < one <= missing.through])
 
-    def forget_rows(self) -> None:
+    def forget_rows(self, missing: MissingRange) -> None:
         """Drop the found rows, which are restored now; settles and failures of other rows are kept."""
-        self._found.clear()
+        self.unused.discard(missing.sequence)
+        for sequence in self._found.keys() - self.unused:
+            del self._found[sequence]
 
     def unsettled(self, rows: Iterable[QueueRow]) -> list[QueueRow]:
         """Those of `rows` that no record of the journal settles, with their failures."""
@@ -244,7 +268,7 @@ class Search:
         if record.flags & TIMED:
             due_us, expires_us = self._settings.times_of(record.headers, record.timestamp_us)
         return QueueRow(
-            Dot(self.missing.origin, record.sequence),
+            Dot(self._origin, record.sequence),
             record.destination,
             record.timestamp_us,
             record.flags,
@@ -262,11 +286,11 @@ class Search:
         self._have = max(self._have, through)
 
     def _take(self, head: BatchHead, data: bytes) -> None:
-        mine = head.origin == self.missing.origin
+        mine = head.origin == self._origin
         if mine:
             self._hole(self._have, head.first - 1)
             self._have = max(self._have, head.last)
-        is_near = mine and head.first <= self.missing.through and head.last > self.missing.after
+        is_near = mine and head.first <= self._through and head.last > self._after
         for packed in record_slices(data):
             kind = packed[KIND_OFFSET]
             if kind in _NAMES_MESSAGES or (is_near and kind == RecordKind.PUBLISH):
@@ -276,7 +300,7 @@ class Search:
                     self._publish(record)
 
     def _is_missing(self, sequence: int) -> bool:
-        return self.missing.after < sequence <= self.missing.through
+        return self._after < sequence <= self._through and (not self._single or sequence in self._single)
 
     def _publish(self, record: Record) -> None:
         if record.kind == RecordKind.DEAD:
@@ -290,13 +314,13 @@ class Search:
         """Note the settles and failures in this record for messages of the range."""
         if record.kind == RecordKind.SETTLE:
             for origin, sequences in unpack_by_origin(record.body):
-                if origin == self.missing.origin:
+                if origin == self._origin:
                     self._settled.update(filter(self._is_missing, sequences))
         elif record.kind == RecordKind.DEAD:
             dot = unpack_dead(record.body)[1]
-            if dot.origin == self.missing.origin and self._is_missing(dot.sequence):
+            if dot.origin == self._origin and self._is_missing(dot.sequence):
                 self._settled.add(dot.sequence)
         elif record.kind == RecordKind.ATTEMPTS:
             for dot, count in unpack_attempts(record.body).items():
-                if dot.origin == self.missing.origin and self._is_missing(dot.sequence):
+                if dot.origin == self._origin and self._is_missing(dot.sequence):
                     self._attempts[dot.sequence] = max(count, self._attempts.get(dot.sequence, 0))

@@ -342,5 +342,5 @@ def test_only_what_is_missing_within_the_range_is_left(
 
     search.read(journal, journal.end)
 
-    left = search.left()
+    left = search.left(MissingRange(A, 3, 6))
     assert (left and (left.after, left.through)) == expected
