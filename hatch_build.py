@@ -19,14 +19,12 @@ COMPILER = "mypy[mypyc]>=2.4,<3"
 CHOICES = ("pure", "compiled")
 
 
-def obstacle() -> str | None:
-    """`native.obstacle`; the hook is loaded by its path, so its neighbour has to be as well."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    try:
-        import native
-    finally:
-        del sys.path[0]
-    return native.obstacle()
+# The hook is loaded by its path, so its neighbour has to be as well.
+sys.path.insert(0, str(Path(__file__).parent))
+try:
+    import native
+finally:
+    del sys.path[0]
 
 
 def wanted() -> str:
@@ -38,17 +36,17 @@ def wanted() -> str:
 
 
 class CompileHook(BuildHookInterface):
-    """Adds the extension modules to a standard wheel."""
+    """Adds the extension modules to a standard wheel, and leaves out what they replace (`native.ONLY_OF_NODES`)."""
 
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        return [COMPILER] if wanted() == "compiled" and obstacle() is None else []
+        return [COMPILER] if wanted() == "compiled" and native.obstacle() is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if wanted() != "compiled" or version == "editable":
             return
-        missing = obstacle()
+        missing = native.obstacle()
         if missing is None:
             self._copy = tempfile.mkdtemp(prefix="qmq-compile-")
             missing = self._compile(Path(self._copy))
@@ -57,6 +55,9 @@ class CompileHook(BuildHookInterface):
             raise RuntimeError(f"QMQ_BUILD=compiled, but {missing}")
         found = [path.relative_to(self._copy) for path in Path(self._copy).rglob("*.so")]
         build_data["force_include"].update({str(Path(self._copy, path)): str(path) for path in found})
+        sources = [path.with_name(path.name.partition(".")[0] + ".py") for path in found]
+        unused = [f"/{path}" for path in sources if path.parts[1:-1] and path.parts[1] in native.ONLY_OF_NODES]
+        self.build_config.target_config.setdefault("exclude", []).extend(unused)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 

@@ -58,6 +58,9 @@ NOT_COMPILED: Sequence[str] = (
     "leases.py",  # these decide a few times per second, and the proof of leases breaks single rules in subclasses
 )
 
+ONLY_OF_NODES: Sequence[str] = ("broker", "gateways", "protocols", "replication", "storage")
+"""Rooms of which a compiled wheel has the library without the sources. The types of clients are in other rooms."""
+
 OPTIMISE = "s"
 """gcc -Os: a third smaller than -O1 and as fast, because most of what runs is CPython's own functions (decision 20)."""
 
@@ -77,9 +80,13 @@ OF_THIS_FILE qmq_type_error(const char *function, int line, const char *expected
 #define CPy_AddTraceback(file, function, line, globals) qmq_add(function, line)
 #define CPy_TypeErrorTraceback(file, function, line, globals, expected, value) \\
     qmq_type_error(function, line, expected, value)
+__attribute__((noinline, unused)) static void qmq_decref(PyObject *object) { Py_DECREF(object); }
+#undef CPy_DECREF
+#define CPy_DECREF(object) qmq_decref((PyObject *)(object))
 """
 """Before each file of mypyc. What other files define needs no address in a table: it is in the same library. The calls
-for a line of a traceback leave out the two values that are the same in the whole file."""
+for a line of a traceback leave out the two values that are the same in the whole file. A reference is dropped by a
+call: so gcc -Os does it by itself for Python 3.11, and not for later ones, whose Py_DECREF is longer."""
 
 TRACEBACK = re.compile(r'CPy_AddTraceback\(("[^"]*"), "[^"]*", -?[0-9]+, (CPyStatic_\w+)\)')
 

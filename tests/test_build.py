@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hatchling.builders.wheel import WheelBuilderConfig
 
 import hatch_build
 import native
@@ -19,19 +20,25 @@ from pathlib import Path
 
 
 if __name__ == "__main__":
-    sys.exit({failure!r}) if {failure!r} else Path(sys.argv[1], "qmq", "hot.so").touch()
+    if {failure!r}:
+        sys.exit({failure!r})
+    for name in ("broker/hot", "wire/hot"):
+        Path(sys.argv[1], "qmq", name + ".cpython-311.so").touch()
+    Path(sys.argv[1], "qmq__mypyc.cpython-311.so").touch()
 """
 
 
 @pytest.fixture
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hatch_build.CompileHook:
     """The hook of a project that has a package and, by `compiler`, a native.py of its own."""
-    (tmp_path / "qmq").mkdir()
-    (tmp_path / "qmq" / "hot.py").touch()
+    for room in ("broker", "wire"):
+        (tmp_path / "qmq" / room).mkdir(parents=True)
+        (tmp_path / "qmq" / room / "hot.py").touch()
     monkeypatch.setenv("QMQ_BUILD", "compiled")
     monkeypatch.setattr(native, "obstacle", lambda: None)
     compiler(tmp_path)
-    return hatch_build.CompileHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")  # type: ignore[arg-type]
+    target = WheelBuilderConfig(None, str(tmp_path), "wheel", {}, {"packages": ["qmq"], "exclude": ["qmq/npm"]})  # type: ignore[arg-type]
+    return hatch_build.CompileHook(str(tmp_path), {}, target, None, str(tmp_path), "wheel")  # type: ignore[arg-type]
 
 
 def compiler(root: Path, *, failure: str = "") -> None:
@@ -44,6 +51,10 @@ def built(hook: hatch_build.CompileHook, version: str = "standard") -> dict[str,
     hook.initialize(version, data)
     hook.finalize(version, data, "")
     return data
+
+
+def excluded(hook: hatch_build.CompileHook, path: str) -> bool:
+    return bool(hook.build_config.path_is_excluded(path))
 
 
 def test_every_pattern_of_the_list_names_a_module() -> None:
@@ -65,9 +76,25 @@ def test_the_build_says_what_runs() -> None:
 def test_a_wheel_gets_the_compiled_modules_and_the_tag_of_its_platform(hook: hatch_build.CompileHook) -> None:
     data = built(hook)
 
-    assert list(data["force_include"].values()) == ["qmq/hot.so"]
+    modules = ["qmq/broker/hot.cpython-311.so", "qmq/wire/hot.cpython-311.so"]
+    assert sorted(data["force_include"].values()) == [*modules, "qmq__mypyc.cpython-311.so"]
     assert (data["pure_python"], data["infer_tag"]) == (False, True)
     assert hook.dependencies() == [hatch_build.COMPILER]
+
+
+def test_a_compiled_wheel_has_no_source_of_what_only_a_node_uses(hook: hatch_build.CompileHook) -> None:
+    built(hook)
+
+    left_out = [path for path in ("qmq/broker/hot.py", "qmq/wire/hot.py", "qmq/npm") if excluded(hook, path)]
+    assert left_out == ["qmq/broker/hot.py", "qmq/npm"]
+
+
+def test_a_pure_wheel_has_every_source(hook: hatch_build.CompileHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QMQ_BUILD", "pure")
+
+    built(hook)
+
+    assert not excluded(hook, "qmq/broker/hot.py")
 
 
 def test_what_was_compiled_is_removed_when_the_wheel_is_written(hook: hatch_build.CompileHook) -> None:
