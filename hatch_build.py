@@ -36,7 +36,7 @@ def wanted() -> str:
 
 
 class CompileHook(BuildHookInterface):
-    """Adds the extension modules to a standard wheel, and leaves out what they replace (`native.ONLY_OF_NODES`)."""
+    """Adds the extension modules to a standard wheel, and leaves out what they replace (`native.TYPES_OF_CLIENTS`)."""
 
     PLUGIN_NAME = "custom"
 
@@ -55,8 +55,8 @@ class CompileHook(BuildHookInterface):
             raise RuntimeError(f"QMQ_BUILD=compiled, but {missing}")
         found = [path.relative_to(self._copy) for path in Path(self._copy).rglob("*.so")]
         build_data["force_include"].update({str(Path(self._copy, path)): str(path) for path in found})
-        sources = [path.with_name(path.name.partition(".")[0] + ".py") for path in found]
-        unused = [f"/{path}" for path in sources if path.parts[1:-1] and path.parts[1] in native.ONLY_OF_NODES]
+        sources = [path.with_name(path.name.partition(".")[0] + ".py") for path in found if path.parent.name]
+        unused = [f"/{path}" for path in sources if path.parts[1] not in native.TYPES_OF_CLIENTS]
         self.build_config.target_config.setdefault("exclude", []).extend(unused)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

@@ -58,8 +58,8 @@ NOT_COMPILED: Sequence[str] = (
     "leases.py",  # these decide a few times per second, and the proof of leases breaks single rules in subclasses
 )
 
-ONLY_OF_NODES: Sequence[str] = ("broker", "gateways", "protocols", "replication", "storage")
-"""Rooms of which a compiled wheel has the library without the sources. The types of clients are in other rooms."""
+TYPES_OF_CLIENTS: Sequence[str] = ("model", "wire")
+"""Rooms with sources in a compiled wheel, which type checkers read. Of the others it has the library alone."""
 
 OPTIMISE = "s"
 """gcc -Os: a third smaller than -O1 and as fast, because most of what runs is CPython's own functions (decision 20)."""
@@ -90,7 +90,8 @@ call: so gcc -Os does it by itself for Python 3.11, and not for later ones, whos
 
 TRACEBACK = re.compile(r'CPy_AddTraceback\(("[^"]*"), "[^"]*", -?[0-9]+, (CPyStatic_\w+)\)')
 
-SMALL_MODULES = ["-nostartfiles"]
+SMALL_MODULES_TO_COMPILE = ["-fno-plt", "-fno-ident"]
+SMALL_MODULES_TO_LINK = ["-nostdlib", "-Wl,-z,norelro"]
 """Each compiled module is a library of one function, which finds it in the shared one; nothing runs at its start."""
 
 GROUP = "qmq"
@@ -130,8 +131,8 @@ def compile_in(directory: Path) -> None:
     os.chdir(directory)
     paths = [str(Path("qmq", module)) for module in modules(Path("qmq"))]
     extensions = mypycify(
-        # Types are checked by `make types`. Here libraries may be missing, and their types are then unknown: modules that
-        # are imported and not compiled may have errors for that reason alone.
+        # Types are checked by `make types`. Here libraries may be missing, and their types are then unknown: modules
+        # that are imported and not compiled may have errors for that reason alone.
         ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", *paths],
         opt_level=OPTIMISE,
         debug_level="0",
@@ -140,8 +141,10 @@ def compile_in(directory: Path) -> None:
     )
     for extension in extensions:  # They share one list: each addition in place would be one for all.
         extension.extra_compile_args = [*extension.extra_compile_args, *SMALL_TO_COMPILE]
-        only_finds = [] if extension.name == f"{GROUP}__mypyc" else SMALL_MODULES
-        extension.extra_link_args = [*extension.extra_link_args, *SMALL_TO_LINK, *only_finds]
+        extension.extra_link_args = [*extension.extra_link_args, *SMALL_TO_LINK]
+        if extension.name != f"{GROUP}__mypyc":
+            extension.extra_compile_args += SMALL_MODULES_TO_COMPILE
+            extension.extra_link_args += SMALL_MODULES_TO_LINK
     Path("build", "small.h").write_text(SMALL_HEADER, "utf-8")
     build = Distribution({"ext_modules": extensions, "packages": ["qmq"]}).get_command_obj("build_ext")
     build.inplace = True

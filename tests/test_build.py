@@ -82,7 +82,9 @@ def test_a_wheel_gets_the_compiled_modules_and_the_tag_of_its_platform(hook: hat
     assert hook.dependencies() == [hatch_build.COMPILER]
 
 
-def test_a_compiled_wheel_has_no_source_of_what_only_a_node_uses(hook: hatch_build.CompileHook) -> None:
+def test_a_compiled_wheel_has_no_source_of_what_is_compiled_unless_clients_show_it(
+    hook: hatch_build.CompileHook,
+) -> None:
     built(hook)
 
     left_out = [path for path in ("qmq/broker/hot.py", "qmq/wire/hot.py", "qmq/npm") if excluded(hook, path)]
