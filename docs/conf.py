@@ -65,6 +65,7 @@ def finish(app: Any, error: Exception | None) -> None:
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.add_lexer("cron", TextLexer)
     app.add_lexer("haproxy", TextLexer)
     app.add_lexer("stomp", TextLexer)
     app.connect("source-read", add_navigation)

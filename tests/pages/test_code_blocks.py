@@ -264,7 +264,7 @@ KINDS: Mapping[str, Callable[[str], None]] = {
     "json": check_json,
     "python": check_python,
     "sh": check_shell,
-    "sql": check_sql,
+    "sql+jinja": check_sql,
     "stomp": check_stomp,
     "text": check_text,
     "toml": check_toml,

@@ -12,7 +12,7 @@ from .cluster_mesh import ROOT, Cluster
 
 def blocks(page: str, kind: str) -> list[str]:
     text = (ROOT / page).read_text("utf-8")
-    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{re.escape(kind)}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def addresses(mesh: Cluster) -> dict[str, str]:

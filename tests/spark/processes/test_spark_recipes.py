@@ -140,7 +140,7 @@ def test_the_query_of_dbt_runs_on_the_archive(orders: Cluster, tmp_path: Path) -
     (table,) = source["tables"]
 
     name = f"{{{{ source('{source['name']}', '{table['name']}') }}}}"
-    query = block("sql", name).replace(name, "messages")
+    query = block("sql+jinja", name).replace(name, "messages")
     with duckdb.connect() as connection:
         delta = open_table(table["config"]["meta"]["delta_table_path"])
         connection.register("messages", delta.to_pyarrow_dataset())
