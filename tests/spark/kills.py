@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
+
+from tests.support.cluster_wait import eventually
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 300.0
@@ -60,6 +63,16 @@ class Driver:
         """Wait for its end; fails with what it said when it did not end well."""
         code = self.process.wait(FINISH_SECONDS_MAX)
         assert code == 0, self._log.read_text("utf-8", "replace")[-3000:]
+
+    def stop(self) -> None:
+        """SIGTERM. A program that is still starting gets it as soon as it handles it, for it would end without."""
+        eventually(self._handles_sigterm, "the program does not handle SIGTERM", PATIENCE_SECONDS)
+        self.process.send_signal(signal.SIGTERM)
+
+    def _handles_sigterm(self) -> bool:
+        status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
+        caught = int(re.findall(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)[0], 16)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
 
     def kill(self) -> None:
         """kill -9, the whole group. Idempotent."""

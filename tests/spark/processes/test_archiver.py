@@ -1,6 +1,5 @@
 """Two processes of `qmq archive` on one table, under load, killed in turn: the table has what the logs have, once."""
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,7 +64,7 @@ def test_two_archivers_that_are_killed_add_each_message_once(
         wanted = logged(mesh)
         eventually(lambda: archived(table) == wanted, "the archive does not come to its end", PATIENCE_SECONDS)
         for driver in running:
-            driver.process.send_signal(signal.SIGTERM)
+            driver.stop()
         codes = [driver.process.wait(PATIENCE_SECONDS) for driver in running]
     finally:
         for driver in running:
@@ -104,6 +103,6 @@ def test_an_archive_that_the_mesh_has_defined_needs_a_node_file_only(mesh: Clust
         wanted = logged(mesh)
         eventually(lambda: archived(table) == wanted, "the archive does not come to its end", PATIENCE_SECONDS)
         eventually(lambda: readers() == [("archive", 0, True)], "the node does not show the archive", PATIENCE_SECONDS)
-        archiver.process.send_signal(signal.SIGTERM)
+        archiver.stop()
         assert archiver.process.wait(PATIENCE_SECONDS) == 0
     eventually(lambda: readers() == [("archive", 0, False)], "the node forgets the archive", PATIENCE_SECONDS)

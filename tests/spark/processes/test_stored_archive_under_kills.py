@@ -5,7 +5,6 @@ store answers errors and cuts reads. Afterwards five readers must find what the 
 """
 
 import random
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -177,7 +176,7 @@ def test_whatever_is_killed_each_message_is_in_the_table_once(
         wanted = logged(mesh)
         eventually(lambda: in_order(by_delta()) == wanted, lambda: f"not all\n{archivers.said()}", PATIENCE_SECONDS)
         for driver in archivers.running:
-            driver.process.send_signal(signal.SIGTERM)
+            driver.stop()
         assert [driver.process.wait(PATIENCE_SECONDS) for driver in archivers.running] == [0, 0], archivers.said()
         with archivers.once() as driver:
             driver.finish()
