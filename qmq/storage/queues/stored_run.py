@@ -96,7 +96,7 @@ def run_row(partition: int, shared: int, run: RowRun) -> tuple[Value, ...]:
         signed(times[0]),
         run.flags,
         checksum,
-        places + own.to_bytes(4, "big"),
+        places + own.to_bytes(_CHECKSUM_BYTES, "big"),
         header,
         body,
     )

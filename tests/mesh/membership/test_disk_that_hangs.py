@@ -115,7 +115,7 @@ async def test_a_node_that_stood_still_serves_nothing_that_another_serves(
 
         assert trio.current_time() > began + HANG_SECONDS
         assert await publisher.receipt() == "second"
-        # Decided before the hang, its delivery is over when that ends. Nobody has it until a serves again.
+        # Decided before the hang, its delivery is over when that ends. No consumer has it until a serves again.
         assert await served(here) == at_b == []
         rejoin(rig, "a")
         assert [body for body, _ in [*await served(here), *await served(there)]] == [two.encode()]
