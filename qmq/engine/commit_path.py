@@ -55,6 +55,15 @@ class Deliveries(Protocol):
     def flush(self) -> None: ...
 
 
+class Guard(Protocol):
+    """Who may take away the right to deliver: `qmq.mesh.membership.takeover`."""
+
+    def is_late(self) -> bool: ...
+
+    def check(self) -> None:
+        """Take back deliveries that are no longer this node's to make."""
+
+
 class PeerDeliveries(Protocol):
     """Where effects for peers go: `qmq.mesh.peers.deliveries`."""
 
@@ -83,7 +92,7 @@ class CommitPath:
         self._journal = self._commits.journal
         self._clients: Deliveries | None = None
         self._peers: PeerDeliveries | None = None
-        self._guards: list[Callable[[], None]] = []
+        self._guards: list[Guard] = []
         self._followers: list[Follower] = []
         self._watched: Callable[[list[Subscription]], None] | None = None
         self._deleted: Callable[[list[Deletion]], None] | None = None
@@ -113,11 +122,11 @@ class CommitPath:
         """From now on `watched` gets the subscriptions that begin to system topics, and `deleted` what is deleted."""
         self._watched, self._deleted = watched, deleted
 
-    def guard(self, check: Callable[[], None]) -> None:
-        """Call `check` from now on when a wait is over: before each decision, and before delivery of what is committed.
-        It takes back deliveries that are no longer this node's to make.
+    def guard(self, guard: Guard) -> None:
+        """Ask `guard` from now on when a wait is over: before each decision, and before delivery of what is
+        committed.
         """
-        self._guards.append(check)
+        self._guards.append(guard)
 
     # Wait
 
@@ -141,7 +150,11 @@ class CommitPath:
     def check(self) -> None:
         """Called after each wait, before anything is decided or delivered: the node may have stood still meanwhile."""
         for guard in self._guards:
-            guard()
+            guard.check()
+
+    def is_late(self) -> bool:
+        """Whether the node stood still since the last `check`, so that another may serve now. Changes nothing."""
+        return any([guard.is_late() for guard in self._guards])
 
     # Decide: the caller does, without an `await` until `submit`
 

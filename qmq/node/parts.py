@@ -198,7 +198,7 @@ class NodeParts(NodeServices):
 
     def _follow_decisions(self) -> None:
         path = self.engine.path
-        path.guard(self.mesh_parts.takeover.check)
+        path.guard(self.mesh_parts.takeover)
         path.follow_effects(self.system.watched, partial(note_deletions, self.system, self.engine.checkpoints))
         self.mesh_parts.takeover.sync.follow(self.settings_parts.deleted_queues.begin)
         self.mesh_parts.reports.follow(

@@ -175,6 +175,8 @@ class PullConsumer:
                 left = EMPTY_SECONDS
             before = len(came)
             await self._changed.wait(left)
+            self._path.check()
+            came[:] = [one for one in came if one.tag in self._broker.queues.deliveries]
             if came and len(came) == before:
                 return
 

@@ -26,6 +26,7 @@ class Taker:
         self.is_slow = is_slow
         self.pending: list[list[Delivery]] = []
         self.peers: list[str] = []
+        self.stood_still = False
         engine = SimpleNamespace(broker=self.node.broker, environment=self, path=self, deadlines=self)
         self.pull = PullConsumer(engine, self, self.client.id)  # type: ignore[arg-type]
 
@@ -37,6 +38,16 @@ class Taker:
 
     def decided(self) -> None:
         pass
+
+    def check(self) -> None:
+        if self.stood_still:
+            self.stood_still = False
+            self.decide(self.node.queues.hold)
+
+    def decide(self, change: Callable[[Outcome], None]) -> None:
+        out = Outcome(now_us=self.node.now_us)
+        change(out)
+        self.submit(out)
 
     def submit(self, out: Outcome) -> None:
         self.node.broker.finish(out, self.node.now_us)
@@ -175,6 +186,26 @@ async def test_a_take_waits_a_moment_for_more_but_not_for_its_whole_time(autojum
     assert await taker.take(begin, count=2, seconds=60) == [b"1"]
 
     assert trio.current_time() < 1
+
+
+async def test_a_take_waits_on_when_another_node_may_serve_what_has_come(autojump_clock: MockClock) -> None:
+    taker = Taker()
+    begin = taker.begin()
+    taker.send(b"1")
+
+    async with trio.open_nursery() as nursery:
+        taker.stood_still = True  # since the message came, and while the take waits a moment for more
+
+        @nursery.start_soon
+        async def release() -> None:
+            await trio.sleep(30)
+            assert taker.node.queues.held
+            taker.decide(taker.node.queues.release_hold)
+
+        assert await taker.take(begin, count=2, seconds=60) == [b"1"]
+
+    assert trio.current_time() > 30
+    check_accounts(taker.node)
 
 
 @pytest.mark.parametrize("is_alone", [True, False])

@@ -17,6 +17,7 @@ NO_REQUEST_CODES = frozenset(
         "kicked",
         "log-unreadable",
         "login-timeout",
+        "node-paused",
         "not-selected",
         "passcode-changed",
         "slow-consumer",

@@ -167,10 +167,14 @@ class Takeover:
 
     # Polling
 
-    def check(self) -> None:
-        """Called after each wait: was this node stopped, or has its lease ended?"""
+    def is_late(self) -> bool:
+        """Whether this node was stopped, or its lease has ended, since the last poll."""
         now = self._environment.boot_seconds()
-        if self.is_active and (now - self._polled_at > self._after / 2 or now >= self._lease_until):
+        return self.is_active and (now - self._polled_at > self._after / 2 or now >= self._lease_until)
+
+    def check(self) -> None:
+        """Called after each wait."""
+        if self.is_late():
             self.poll()
 
     def poll(self) -> None:

@@ -242,6 +242,13 @@ class ClientOutbox:
             self._parts = None
         self._count()
 
+    def drop_put(self) -> None:
+        """Drop frames that were put since the last `flush`; what is held back stays."""
+        if not self._writing and self._parts is not None:
+            self.size -= sum(map(len, self._parts))
+            self._parts = None
+            self._count()
+
     def break_off(self) -> None:
         """Nothing can be sent any more: waiting bytes are dropped, and tasks that wait for them continue."""
         self.broken = True

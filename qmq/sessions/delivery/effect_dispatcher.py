@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -35,6 +35,11 @@ RUN_MAX = 32
 
 SETTLE_ROUNDS_MAX = 8
 """A memory queue whose consumer takes all at once is drained in steps of so many times its credit."""
+
+
+STOOD_STILL: Final = Refused(
+    "node-paused", "This node was paused while queue messages were on their way to the client. Connect again."
+)
 
 
 class Spans(Protocol):
@@ -88,6 +93,8 @@ class Dispatcher:
         self._run_max = max(1, min(RUN_MAX, self._outbox_bytes_max // 2 // body_bytes_max))
         self.selecting = SelectorTurns(sessions, self._send_topic, self.flush, spawn)
         self._touched: dict[ClientSession, None] = {}
+        self._consumers: set[ClientSession] = set()
+        """Sessions whose outbox was given queue messages, and was not flushed since."""
         self._written: list[Delivery] = []
         self._settling = False
         self._settles_later = False
@@ -161,7 +168,7 @@ class Dispatcher:
             self.retained_delivery.touched.clear()
         touched, self._touched = self._touched, {}
         for session in touched:
-            session.outbox.flush()
+            self._flush(session)
             if session.unsettled:
                 deliveries, session.unsettled = session.unsettled, NOTHING_UNSETTLED
                 if session.outbox.size:
@@ -169,6 +176,18 @@ class Dispatcher:
                 elif not session.outbox.broken:
                     self._written.extend(deliveries)
         self._settle_all()
+
+    def _flush(self, session: ClientSession) -> None:
+        """Send, unless the node stood still in the middle of this turn: then another node may have served the queue
+        messages in the outbox. No client is sent them, and this one must connect again.
+        """
+        if session in self._consumers:
+            self._consumers.discard(session)
+            if self._commits.is_late():
+                session.outbox.drop_put()
+                session.evict(STOOD_STILL)
+                return
+        session.outbox.flush()
 
     def _settle(self, deliveries: list[Delivery]) -> None:
         self._written.extend(deliveries)
@@ -234,7 +253,7 @@ class Dispatcher:
             outbox.answered()
         self._touched[session] = None
         if answer.ending:
-            outbox.flush()
+            self._flush(session)
             session.finish()
 
     def _send_topic(self, run: TopicRun, asked: Selector | None = None) -> None:
@@ -310,6 +329,8 @@ class Dispatcher:
         totals = self._totals.by_name.get(name) or self._totals.begin(name)
         subscription.delivered += len(deliveries)
         session.outbox.put(session.encoder.deliveries(subscription, deliveries, totals))
+        if not subscription.is_pull:
+            self._consumers.add(session)
         if self._spans is not None:
             self._spans.delivered(subscription, deliveries)
         if subscription.ack is Ack.AUTO:
@@ -324,7 +345,7 @@ class Dispatcher:
                 deferred.popleft()
                 continue
             if outbox.size > self._queue_bytes_max:
-                outbox.flush()
+                self._flush(session)
             if outbox.size > self._queue_bytes_max:
                 outbox.when_written(partial(self._go_on, session, deferred))
                 return
@@ -343,7 +364,7 @@ class Dispatcher:
 
     def _is_too_slow(self, session: ClientSession) -> bool:
         """Whether the client really does not read; then it got its ERROR, and is disconnected."""
-        session.outbox.flush()
+        self._flush(session)
         size = session.outbox.size
         if size > self._outbox_bytes_max:
             session.evict(too_slow(size))

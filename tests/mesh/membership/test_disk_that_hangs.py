@@ -16,6 +16,7 @@ from tests.node.mesh_rig import MeshRig, isolate, rejoin
 from tests.node.rig import Client, eventually, send, subscribe
 from tests.protocols.beanstalk.mesh import BeanstalkMesh
 from tests.simulation.pauses import Pauses
+from tests.support.network import FabricPipe
 
 JOBS: Final = "/queue/jobs"
 HANG_SECONDS: Final = 30.0
@@ -150,6 +151,33 @@ async def test_a_client_that_did_not_read_gets_only_what_was_on_its_way_when_its
         rejoin(rig, "a")
         await until_back(rig)
         assert await served(here) == []
+
+
+@pytest.mark.parametrize("ack", ["auto", "client-individual"])
+async def test_a_node_that_stood_still_between_two_sends_ends_the_connection_that_it_had_not_served(
+    autojump_clock: MockClock, ack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both deliveries are made in one turn of its event loop."""
+    async with MeshRig("a", "b", "c").run() as rig:
+        first, second = await consumer(rig, "a", ack), await consumer(rig, "a", ack)
+        publisher = await rig.connect("a")
+        await until_same(rig)
+        send_now, sent = FabricPipe.send_now, list[bytes]()
+
+        def send_and_stand_still(pipe: FabricPipe, data: bytes) -> int:
+            if data.startswith(b"MESSAGE"):
+                sent.append(data)
+                if len(sent) == 1:
+                    rig.sleep_machine("a", HANG_SECONDS)
+            return send_now(pipe, data)
+
+        monkeypatch.setattr(FabricPipe, "send_now", send_and_stand_still)
+        await publisher.send(send(JOBS, "0"), send(JOBS, "1"))
+
+        frames = await second.until_closed()
+        assert [(one.head.command, one.head.headers.get("error-code")) for one in frames] == [("ERROR", "node-paused")]
+        # It has left with the message, so that comes as one that was delivered.
+        assert await served(first, acknowledges=False) == [(b"0", None), (b"1", "true")]
 
 
 async def test_a_client_that_takes_one_message_waits_on_when_its_node_stood_still(autojump_clock: MockClock) -> None:

@@ -21,6 +21,7 @@ CODES: Final[Mapping[str, ReplyCode]] = {
     "not-supported": ReplyCode.ACCESS_REFUSED,
     "stopping": ReplyCode.CONNECTION_FORCED,
     "kicked": ReplyCode.CONNECTION_FORCED,
+    "node-paused": ReplyCode.CONNECTION_FORCED,
 }
 """Code of a refusal → that of the reply. All others are PRECONDITION_FAILED on a channel."""
 

@@ -66,6 +66,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "schema-missing": 503,
     "log-unreadable": 503,
     "slow-consumer": 503,
+    "node-paused": 503,
     "kicked": 403,
 }
 """Codes of errors that are not 400. `unknown-…` is 404, and `too-many-…` is 429."""
