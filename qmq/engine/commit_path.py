@@ -56,7 +56,7 @@ class Deliveries(Protocol):
 
 
 class Guard(Protocol):
-    """Who may take away the right to deliver: `qmq.mesh.membership.takeover`."""
+    """What may take away the right to deliver: `qmq.mesh.membership.takeover`."""
 
     def is_late(self) -> bool: ...
 
