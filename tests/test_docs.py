@@ -169,22 +169,46 @@ def test_every_task_that_a_node_starts_is_on_the_page_of_architecture() -> None:
     assert sorted(named) == sorted(set(started))
 
 
-PROMISES = dict(re.findall(r"^### ([^\n]+)$(.*?)(?=^##)", GUARANTEES_PAGE, re.MULTILINE | re.DOTALL))
-PARTS = ("Condition", "Promise", "Bound", "Proof")
+def part_of_guarantees(title: str) -> str:
+    return GUARANTEES_PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-def test_every_promise_has_its_parts_in_order_and_a_proof(promise: str) -> None:
-    parts = re.findall(r"^- \*\*(\w+):\*\*", PROMISES[promise], re.MULTILINE)
+def first_cells(part: str, header: str) -> dict[str, str]:
+    """Of the rows of the tables with this header, each with what follows in its row."""
+    tables = re.findall(rf"^{re.escape(header)}\n\|[-|]+\n((?:\|.*\n?)+)", part, re.MULTILINE)
+    return dict(row[2:].split(" | ", 1) for table in tables for row in table.splitlines())
 
-    assert {"Promise", "Proof"} <= set(parts)
-    assert parts == [part for part in PARTS if part in parts]
-    proof = PROMISES[promise].partition("**Proof:**")[2]
-    assert re.search(r"`tests/[\w/.]+`", proof), "a promise without a test is not a promise"
+
+OF_PROMISES = part_of_guarantees("Messages") + "\n" + part_of_guarantees("Nodes")
+IN_PARTS = {
+    title: body
+    for title, body in re.findall(r"^### ([^\n]+)$(.*?)(?=^### |\Z)", OF_PROMISES, re.MULTILINE | re.DOTALL)
+    if "- **Promise:**" in body
+}
+IN_ROWS = first_cells(OF_PROMISES, "| promise | if | in detail | bound |")
+PROOFS = first_cells(part_of_guarantees("Proofs"), "| promise | tests |")
+
+
+@pytest.mark.parametrize("promise", IN_PARTS)
+def test_a_promise_with_a_heading_has_its_parts_in_order(promise: str) -> None:
+    parts = re.findall(r"^- \*\*(\w+):\*\*", IN_PARTS[promise], re.MULTILINE)
+
+    assert parts == [part for part in ("Condition", "Promise", "Bound") if part in parts]
+
+
+def test_every_promise_has_a_row_of_proofs_and_every_proof_a_promise() -> None:
+    assert len(IN_PARTS) > 10 and len(IN_ROWS) > 20
+    assert PROOFS.keys() == IN_PARTS.keys() | IN_ROWS.keys()
+
+
+@pytest.mark.parametrize("promise", PROOFS)
+def test_the_proof_of_a_promise_is_a_test(promise: str) -> None:
+    assert re.search(r"`tests/[\w/.]+`", PROOFS[promise]), "a promise without a test is not a promise"
 
 
 def test_cells_of_the_guarantees_page_are_short() -> None:
-    cells = [cell for line in GUARANTEES_PAGE.splitlines() if line.startswith("|") for cell in line.split("|")]
+    promises = GUARANTEES_PAGE.partition("\n## Proofs\n")[0]
+    cells = [cell for line in promises.splitlines() if line.startswith("|") for cell in line.split("|")]
 
     assert cells
     assert [cell for cell in cells if len(cell.strip()) > 200] == []
