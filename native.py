@@ -94,6 +94,18 @@ SMALL_MODULES_TO_COMPILE = ["-fno-plt", "-fno-ident"]
 SMALL_MODULES_TO_LINK = ["-nostdlib", "-Wl,-z,norelro"]
 """Each compiled module is a library of one function, which finds it in the shared one; nothing runs at its start."""
 
+SMALL_MODULE = """
+#include <Python.h>
+
+PyMODINIT_FUNC PyInit_{name}(void)
+{{
+    PyObject *(*init)(void) = PyCapsule_Import("{library}.init_{exported_name}", 0);
+    return init ? init() : NULL;
+}}
+"""
+"""That function, in place of mypyc's, which does the same by six calls, because it also serves groups that import each
+other. A module is then nearly twice as large, and a wheel has more than a hundred of them."""
+
 GROUP = "qmq"
 """The shared library is GROUP__mypyc."""
 
@@ -145,7 +157,10 @@ def compile_in(directory: Path) -> None:
         if extension.name != f"{GROUP}__mypyc":
             extension.extra_compile_args += SMALL_MODULES_TO_COMPILE
             extension.extra_link_args += SMALL_MODULES_TO_LINK
+            (source,) = extension.sources
+            Path(source).write_text(small_module(extension.name), "utf-8")
     Path("build", "small.h").write_text(SMALL_HEADER, "utf-8")
+    os.environ["LDSHARED"] = linker()
     build = Distribution({"ext_modules": extensions, "packages": ["qmq"]}).get_command_obj("build_ext")
     build.inplace = True
     build.parallel = PROCESSORS
@@ -153,6 +168,20 @@ def compile_in(directory: Path) -> None:
     with patch.object(CCompiler, "compile", compile_at_once):
         build.run()
     shutil.rmtree("build")
+
+
+def small_module(name: str) -> str:
+    """The source of the library that finds the module `name`."""
+    from mypyc.namegen import exported_name
+
+    last = name.rpartition(".")[2]
+    return SMALL_MODULE.format(name=last, library=f"{GROUP}__mypyc", exported_name=exported_name(name))
+
+
+def linker() -> str:
+    """The command of this Python for extension modules. It names no folder of this machine: the wheel is for others."""
+    command = shlex.split(os.environ.get("LDSHARED") or sysconfig.get_config_var("LDSHARED"))
+    return shlex.join(word for word in command if not word.startswith("-Wl,-rpath"))
 
 
 def compile_at_once(compiler: Any, sources: list[str], output_dir: str | None = None, **options: Any) -> list[str]:

@@ -1,12 +1,14 @@
 """The two builds: what is compiled, and what the wheel is where that is wanted, impossible, or fails."""
 
 import fnmatch
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hatchling.builders.wheel import WheelBuilderConfig
+from mypyc.build import generate_c_extension_shim
 
 import hatch_build
 import native
@@ -175,3 +177,20 @@ def test_a_file_without_a_traceback_is_compiled_as_it_is(tmp_path: Path) -> None
     (tmp_path / "runtime.c").write_text("void CPy_AddTraceback(const char *filename);\n", "utf-8")
 
     assert native.for_traceback(str(tmp_path / "runtime.c")) == []
+
+
+def test_the_library_of_a_module_finds_what_that_of_mypyc_would_find(tmp_path: Path) -> None:
+    path = Path(generate_c_extension_shim("qmq.broker.___hot", "___hot", str(tmp_path), native.GROUP))
+    capsule = re.search(r'PyCapsule_GetPointer\(capsule, ("[^"]+")\)', path.read_text("utf-8"))
+    assert capsule is not None
+
+    text = native.small_module("qmq.broker.___hot")
+
+    assert "PyInit____hot(void)" in path.read_text("utf-8") and "PyInit____hot(void)" in text
+    assert f"PyCapsule_Import({capsule[1]}, 0)" in text
+
+
+def test_a_wheel_names_no_folder_of_the_machine_that_builds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LDSHARED", "gcc -shared -Wl,-rpath,/home/ann/lib -Wl,-O1")
+
+    assert native.linker() == "gcc -shared -Wl,-O1"
