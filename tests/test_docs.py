@@ -325,6 +325,18 @@ def test_the_front_page_leads_to_the_answer_of_what_new_users_ask(question: str)
     assert answer in (ROOT / "docs" / page).read_text("utf-8")
 
 
+def test_what_people_search_for_leads_to_headings_that_exist() -> None:
+    """The first result of the site's search. Of docs/conf.py, whose imports only the build of the site has."""
+    body = ast.parse((ROOT / "docs/conf.py").read_text("utf-8")).body
+    assigned = {ast.unparse(node.targets[0]): node.value for node in body if isinstance(node, ast.Assign)}
+    searched = ast.literal_eval(assigned["SEARCHED"])
+
+    assert {"ack timeout", "backup", "tls"} <= searched.keys()
+    for word, target in searched.items():
+        page, anchor = target.split("#")
+        assert anchor in anchors((ROOT / "docs" / page).read_text("utf-8")), f"a search for {word} leads nowhere"
+
+
 def test_the_diagrams_are_those_that_the_script_draws() -> None:
     drawn = runpy.run_path(str(ROOT / "docs/diagrams.py"))["DRAWINGS"]
 
