@@ -28,14 +28,7 @@ CLOCK_MARGIN_US: Final = 60_000_000
 
 
 class DataLoss(QmqError):
-    """Records that were asked for are nowhere: `failOnDataLoss` decides whether that is an error.
-
-    `missing`: which ones, as far as that is known.
-    """
-
-    def __init__(self, said: str, missing: RangeMap = NOTHING) -> None:
-        super().__init__(said)
-        self.missing = missing
+    """Records that were asked for are nowhere: `failOnDataLoss` decides whether that is an error."""
 
 
 NodeAddress = tuple[str, int] | Path
@@ -109,7 +102,7 @@ def plan(
             lacking.add(left, compacted.plus(partly))
     lost = left.minus(but_for()) if left and options.fail_on_data_loss else NOTHING
     if lost:
-        raise DataLoss(loss_text(lost), lost)
+        raise DataLoss(loss_text(lost))
     return _parts(pieces, options)
 
 

@@ -92,7 +92,7 @@ class Servers:
         self.lacking = Lacking(left)
         lost = left.minus(excused)
         if lost and self._options.fail_on_data_loss:
-            raise DataLoss(loss_text(lost), lost)
+            raise DataLoss(loss_text(lost))
         return parts
 
     def plan_nodes(self) -> list[Part]:
