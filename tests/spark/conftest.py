@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,17 +41,31 @@ def stub() -> Iterator[Stub]:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
     """An object store, and what opens it."""
-    with StoreProcess() as process:
+    with opened(StoreProcess(), monkeypatch) as process:
+        yield process
+
+
+@pytest.fixture(params=["ours", "moto"])
+def any_store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
+    """The same, and that of moto: for tests that set no faults."""
+    kind = ["moto"] if request.param == "moto" else []
+    with opened(StoreProcess(*kind), monkeypatch) as process:
+        yield process
+
+
+@contextmanager
+def opened(store: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProcess]:
+    with store:
         said = {
             "AWS_ACCESS_KEY_ID": "id",
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_REGION": "eu-west-1",
             "AWS_ALLOW_HTTP": "true",
-            "AWS_ENDPOINT_URL": process.address,
+            "AWS_ENDPOINT_URL": store.address,
         }
         for name, value in said.items():
             monkeypatch.setenv(name, value)
-        yield process
+        yield store
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """An object store as a process of its own, with the part of S3's interface that tables need, and faults on demand.
 
 `python -m tests.spark.object_store` prints its port. A PUT of JSON to `/-faults` sets `Faults`. deltalake holds the
-interpreter while it waits for an answer, so a thread of the same process could not answer.
+interpreter while it waits for an answer, so a thread of the same process could not answer. With `moto`, the store is
+moto's, which knows no faults: it shows that this one is not easier to use than S3.
 """
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -243,9 +245,10 @@ def _listed(objects: Objects, bucket: str, query: dict[str, str]) -> str:
 class StoreProcess:
     """One that runs; used in a `with`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *kind: str) -> None:
+        """`kind`: `moto`, or nothing."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.object_store"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.spark.object_store", *kind], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         self.address = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
@@ -263,10 +266,11 @@ class StoreProcess:
         self.put("-faults", json.dumps(asdict(faults)).encode())
 
     def put(self, key: str, data: bytes) -> None:
-        urllib.request.urlopen(urllib.request.Request(f"{self.address}/{key}", data, method="PUT")).close()
+        of = {"Content-Type": "application/octet-stream"}  # or moto takes it for a form
+        urllib.request.urlopen(urllib.request.Request(f"{self.address}/{key}", data, of, method="PUT")).close()
 
 
-def main() -> None:
+def serve() -> None:
     handler: Any = type("Shared", (Handler,), {"store": Store()})
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
@@ -275,5 +279,16 @@ def main() -> None:
     server.serve_forever()
 
 
+def serve_moto() -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/bucket", method="PUT")).close()
+    print(port, flush=True)
+    signal.pause()
+
+
 if __name__ == "__main__":
-    main()
+    {"": serve, "moto": serve_moto}["".join(sys.argv[1:])]()

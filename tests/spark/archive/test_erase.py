@@ -6,17 +6,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from pyarrow import parquet
+from pyarrow import fs, parquet
 
 from qmq.cli import main
 from qmq.spark.archive import erase as erasing
 from qmq.spark.archive import table, upkeep
 from qmq.spark.archive.archiver import Archiver
 from qmq.spark.archive.erase import erase, matching
+from qmq.spark.archive.storage import files_of
 from qmq.spark.archive.table import ArchiveError, Overtaken, open_table, table_vector
 from qmq.spark.archive.upkeep import compact, vacuum
 from qmq.spark.reading.options import read_options
 from qmq.spark.typed.job import tables
+from tests.spark.object_store import StoreProcess
 from tests.spark.rig import START_US, A, batch, node, record
 
 DAY_US = 86_400_000_000
@@ -47,6 +49,14 @@ class Mesh:
     def sequences(self) -> list[int]:
         found: list[int] = open_table(self.table).to_pyarrow_table(columns=["sequence"])["sequence"].to_pylist()
         return sorted(found)
+
+    def found_in_store(self, text: str, copy: Path) -> list[str]:
+        """Which objects of the bucket have it, also in compressed columns, as the page on erasure looks for it."""
+        fs.copy_files("", str(copy), source_filesystem=files_of(self.table.rpartition("/")[0]))
+        done = CliRunner().invoke(main, ["log", "search", text, str(copy)])
+        *found, _ = done.output.splitlines()
+        assert done.exit_code == bool(found), done.output
+        return found
 
     def bodies_of_all_files(self) -> list[str]:
         """Whether a version of the table has them or not."""
@@ -143,6 +153,42 @@ def test_a_run_that_has_written_files_and_not_committed_yet_keeps_them(
     mesh.archive()
 
     assert mesh.sequences() == [*of_bob(20), *range(21, 41)]
+
+
+def test_in_an_object_store_no_object_has_them_any_more(any_store: StoreProcess, tmp_path: Path) -> None:
+    """In small files, in sorted ones and in those that a run before its commit has left, by commands."""
+    mesh = Mesh(tmp_path)
+    mesh.table = "s3://bucket/some/archive"
+
+    def run(*said: str) -> str:
+        done = CliRunner().invoke(main, ["pipeline", *said])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    for _ in range(2):
+        mesh.grow()
+        mesh.archive()
+    run("compact", mesh.table)
+    mesh.grow()
+    mesh.archive()
+    (file, *_) = (one for one in open_table(mesh.table).file_uris() if "2023-11-15" in one)
+    data = files_of(mesh.table).open_input_file(file.partition("/archive/")[2]).read()
+    any_store.put("bucket/some/archive/day=2023-11-15/killed.parquet", data)
+    before = mesh.found_in_store("ann-", tmp_path / "before")
+
+    erased = run("erase", mesh.table, "--where", ANN, "--yes")
+    left = mesh.found_in_store("ann-", tmp_path / "left")
+    run("vacuum", mesh.table, "--hours", "0")
+
+    # Of each day the two small ones, what they became, and a new one.
+    assert len(before) == 9
+    assert erased.endswith("30 messages erased\n")
+    assert [Path(one).name for one in left] == ["killed.parquet"]
+    assert mesh.found_in_store("ann-", tmp_path / "after") == []
+    assert mesh.sequences() == of_bob(60)
+    assert mesh.found_in_store("bob-59", tmp_path / "again") != []
+    mesh.grow("ann")
+    assert mesh.archive() == 20
 
 
 def test_rows_that_are_added_all_the_time_end_it(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:

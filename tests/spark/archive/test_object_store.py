@@ -32,7 +32,7 @@ def mesh(tmp_path: Path) -> Mesh:
     return made
 
 
-def test_each_message_is_in_the_table_once_and_other_readers_find_it(store: StoreProcess, mesh: Mesh) -> None:
+def test_each_message_is_in_the_table_once_and_other_readers_find_it(any_store: StoreProcess, mesh: Mesh) -> None:
     archiver = mesh.archiver()
     archiver.check()
     for _ in range(3):
@@ -46,7 +46,7 @@ def test_each_message_is_in_the_table_once_and_other_readers_find_it(store: Stor
     assert (found["rows"], found["files"], found["behind_records"]) == (60, 3, 20)
 
 
-def test_small_files_are_put_together_and_unused_ones_removed(store: StoreProcess, mesh: Mesh) -> None:
+def test_small_files_are_put_together_and_unused_ones_removed(any_store: StoreProcess, mesh: Mesh) -> None:
     archiver = mesh.archiver()
     for _ in range(3):
         archiver.run()
@@ -87,7 +87,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(store: StoreProcess, mesh: M
 
 
 def test_of_two_commits_at_once_the_store_refuses_one(
-    store: StoreProcess, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+    any_store: StoreProcess, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one commits after this one has looked at the table."""
     one, other = mesh.archiver(), mesh.archiver()
@@ -121,15 +121,15 @@ def test_a_commit_does_not_replace_one_that_was_first_by_a_moment(store: StorePr
     assert DeltaTable(mesh.table).version() == 2 and mesh.sequences() == [*range(1, 41)]
 
 
-def test_a_place_with_something_else_is_no_archive(store: StoreProcess, mesh: Mesh) -> None:
-    store.put("bucket/some/archive/something", b"x")
+def test_a_place_with_something_else_is_no_archive(any_store: StoreProcess, mesh: Mesh) -> None:
+    any_store.put("bucket/some/archive/something", b"x")
 
     with pytest.raises(ArchiveError, match="not empty, it has 'something'"):
         mesh.archiver().check()
 
 
 def test_what_a_run_that_failed_has_written_is_removed(
-    store: StoreProcess, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+    any_store: StoreProcess, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise MemoryError

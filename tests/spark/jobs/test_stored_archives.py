@@ -33,7 +33,7 @@ def sequences(frame: Any) -> list[int]:
 
 
 def test_a_history_is_the_archive_in_a_store_and_what_nodes_have_since(
-    spark: Any, store: StoreProcess, mesh: Mesh, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: Any, any_store: StoreProcess, mesh: Mesh, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Written by workers, and by an archiver, sorted, and read. Spark has begun without any keys."""
     path = f"{mesh.root}/a"
@@ -84,7 +84,7 @@ def test_what_the_store_refuses_is_an_error_without_keys(spark: Any, store: Stor
 
 
 def test_workers_have_the_keys_of_the_driver_for_the_time_of_a_task(
-    store: StoreProcess, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+    any_store: StoreProcess, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a worker that works for other users, too."""
     mesh.archiver().run()
@@ -103,7 +103,7 @@ def test_workers_have_the_keys_of_the_driver_for_the_time_of_a_task(
         list(rows_of_file(mesh.table, file, stored, ["sequence"]))
 
 
-def test_only_what_may_be_chosen_leaves_a_file(store: StoreProcess, mesh: Mesh) -> None:
+def test_only_what_may_be_chosen_leaves_a_file(any_store: StoreProcess, mesh: Mesh) -> None:
     mesh.archiver().run()
     delta = open_table(mesh.table)
     (file,), stored = live_files(delta), pa.schema(delta.schema())

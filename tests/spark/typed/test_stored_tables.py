@@ -70,3 +70,19 @@ def test_a_typed_table_is_exact_whatever_the_store_does(store: StoreProcess, tmp
     wanted = sorted((row["id"], row["value"], row.get("more")) for row in rows)
     assert found_by_readers() == [wanted] * 3
     assert failed < RUNS
+
+
+def test_a_typed_table_is_in_any_store_what_it_is_on_a_disk(any_store: StoreProcess, tmp_path: Path) -> None:
+    journal = node(tmp_path, "a")
+
+    for first in (1, 6):
+        bodies = [record(number, json.dumps(body(number)).encode()) for number in range(first, first + 5)]
+        journal.segment([batch(A, first, bodies)], {A: first - 1} if first > 1 else {})
+        for place in (TABLE, str(tmp_path / "typed")):
+            tables(read_options({"path": str(tmp_path / "a")}), place, key="id")
+
+    stored, here = (
+        sorted(open_table(place).to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
+        for place in (TABLE, str(tmp_path / "typed"))
+    )
+    assert stored == here and [row["value"] for row in stored] == [7, 8, 9, 10, 4, 5, 6]
