@@ -7,6 +7,7 @@ warning, and a warning fails the build. So does a page that loads anything from 
 What people search for leads to the page that answers it (`SEARCHED`), and what is in docs/site comes with each page.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -108,12 +109,16 @@ def add_navigation(app: Any, name: str, source: list[str]) -> None:
 
 
 def finish(app: Any, error: Exception | None) -> None:
-    """Lead from the top of the site to its front page; refuse what is loaded from elsewhere."""
+    """Lead from the top to the front page, refuse what is loaded from elsewhere, and look into the search."""
     if error is None:
         made = Path(app.outdir)
         icon, to_front = '<link rel="icon" href="_static/icon.svg">', f"0; url={root_doc}.html"
         front = f'<!doctype html><title>QMQ</title>{icon}<meta http-equiv="refresh" content="{to_front}">\n'
         (made / "index.html").write_text(front, "utf-8")
+        search = (made / "searchindex.js").read_text("utf-8")
+        known = json.loads(search.removeprefix("Search.setIndex(").removesuffix(")"))["indexentries"]
+        for word in SEARCHED.keys() - known.keys():
+            raise ExtensionError(f"the search does not know {word}")
         for page in sorted([*made.rglob("*.html"), *made.rglob("*.css")]):
             for found in LOADED.findall(page.read_text("utf-8")):
                 raise ExtensionError(f"{page.relative_to(made)} loads {''.join(found)}")
