@@ -48,6 +48,9 @@ CHECKPOINT_PARTS = 16
 """A reserve has room for so many times `checkpoint_bytes`. The logs of the databases need about eight times the bytes
 that a checkpoint reads, and a file holds half of the reserve for the journal alone."""
 
+RESERVE_UNNOTICED_PARTS = 16
+UNBOUNDED_BYTES = 1 << 62
+
 CHECKPOINT_ROOM_MAX = 32 << 20
 """No checkpoint needs a larger reserve, because it works in parts."""
 
@@ -142,6 +145,13 @@ class StorageSettings(Section):
             "journal_bytes_max": 2,
         }
         return self.replace({key: min(getattr(self, key), size // part) for key, part in parts.items()})
+
+    @property
+    def unnoticed_bytes_max(self) -> int:
+        """What may be decided, and what may be written between two looks at the free space: together they leave of the
+        reserve what a checkpoint needs.
+        """
+        return self.disk_reserve_bytes // RESERVE_UNNOTICED_PARTS or UNBOUNDED_BYTES
 
     @property
     def sync_interval_ms(self) -> int | None:

@@ -61,7 +61,7 @@ def engine_parts(
     """`storage_now_us`: the time that the stores use. `sessions` stays live."""
     limits, storage = node.settings.limits, node.settings.storage
     damage = DamageReport(store, node)
-    commits = Commits(store.journal, limits.commit_pending_bytes_max)
+    commits = Commits(store.journal, min(limits.commit_pending_bytes_max, storage.unnoticed_bytes_max))
     pager = QueuePager(
         broker,
         store,

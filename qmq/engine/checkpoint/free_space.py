@@ -65,7 +65,7 @@ class FreeSpace:
         with trio.CancelScope() as self._calm:
             await self._commits.grew(position)
             with trio.move_on_after(SPACE_CHECK_SECONDS):
-                await self._commits.grew(position + SPACE_CHECK_BYTES)
+                await self._commits.grew(position + min(SPACE_CHECK_BYTES, self._settings.unnoticed_bytes_max))
 
     async def check(self, *, is_refused: bool) -> None:
         """Decide whether new durable messages are refused, from the space that is free now. `is_refused`: the last

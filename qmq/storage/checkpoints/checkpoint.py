@@ -41,6 +41,8 @@ from qmq.storage.queues.plan import missing_among
 SLICE_BYTES: Final = 4 * 1024 * 1024
 SLICE_BYTES_MIN: Final = 1024 * 1024
 """Twice the largest batch: what a checkpoint on an almost full disk can still carry over safely."""
+SHORT_SLICE_BYTES: Final = 32 * 1024 * 1024
+"""The slice when there is no room for another: what is settled within it needs none, and frees its rows."""
 SLICE_CHANGES: Final = 50_000
 """About how many rows a slice adds or deletes. A settle takes few bytes in the journal, but a page in a database."""
 SLICE_CHANGES_MIN: Final = 500
@@ -182,8 +184,11 @@ class Checkpointer:
             # A slice writes about as much as it reads; half of the free space is left for the stores' own needs.
             room = self._disk.free_bytes() // 2
             if room < SLICE_BYTES_MIN and room < end - place + COMMIT_BYTES:
-                raise DiskFull("no room for a checkpoint")
-            reduction, after = self._reduce(place, end, vector, room, changes_max)
+                reduction, after = self._reduce(place, end, vector, SHORT_SLICE_BYTES, SHORT_SLICE_BYTES, NEVER)
+                if reduction.live_bytes() + COMMIT_BYTES > room:
+                    raise DiskFull("no room for a checkpoint")
+            else:
+                reduction, after = self._reduce(place, end, vector, SLICE_BYTES, room, changes_max)
             if reduction.vector == vector:
                 break  # There was no batch left.
             try:
@@ -224,8 +229,10 @@ class Checkpointer:
         place = self._queues.position()
         return dict(self.state.vector) if place == self.state.position else self._journal.vector_at(place)
 
-    def _reduce(self, begin: int, end: int, vector: Vector, room: int, changes_max: int) -> tuple[Compaction, int]:
-        """Compact one slice of the journal: at least one batch, about SLICE_BYTES. Also return the position after it.
+    def _reduce(
+        self, begin: int, end: int, vector: Vector, slice_bytes: int, room: int, changes_max: int
+    ) -> tuple[Compaction, int]:
+        """Compact one slice of the journal: at least one batch, about `slice_bytes`. Also return the position after it.
 
         `vector` is the vector at `begin`. Raises DiskFull when the first batch takes more than `room`.
         """
@@ -243,7 +250,7 @@ class Checkpointer:
         )
         journal = self._journal
         position = begin
-        limit = min(end, begin + min(SLICE_BYTES, room))
+        limit = min(end, begin + min(slice_bytes, room))
         while position < limit:
             batches = journal.read(position, min(_READ_BYTES, limit - position))
             if not batches or batches[0][0] >= end:

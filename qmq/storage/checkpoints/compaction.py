@@ -221,6 +221,11 @@ class Compaction:
     def live_count(self) -> int:
         return sum(map(len, self.live.values()))
 
+    def live_bytes(self) -> int:
+        """About how many bytes the range adds to the stores: bodies of queue messages, and records of fanouts."""
+        bodies = sum(len(record[5]) for live in self.live.values() for record in live.values())
+        return bodies + sum(len(entry.packed) for entries in self.fanouts.values() for entry in entries)
+
     def tombstones(self) -> set[Dot]:
         """Settles whose message has not arrived by the end of the range."""
         return (self._known_tombstones | self.tombstones_add) - self.tombstones_del

@@ -119,7 +119,9 @@ async def test_a_decision_without_company_is_lone(autojump_clock: MockClock) -> 
         commits.stop()
 
 
-async def test_what_a_session_decides_without_a_commit_is_no_company_of_its_next_decision() -> None:
+async def test_what_a_session_decides_without_a_commit_is_no_company_of_its_next_decision(
+    autojump_clock: MockClock,
+) -> None:
     disk = SlowDisk()
     disk.answer.set()
     commits, path = commits_on(disk)

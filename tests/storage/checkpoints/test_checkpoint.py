@@ -340,3 +340,22 @@ def test_a_checkpoint_is_not_begun_where_the_catalog_might_not_find_room_at_its_
     disk.capacity_bytes += 2 * COMMIT_BYTES
     store.checkpoint(store.journal.end, NOW, {})
     assert len(all_rows(store)) == 1
+
+
+def test_what_is_settled_by_the_end_of_the_journal_needs_no_room_in_the_stores() -> None:
+    """Else a full disk stays full: rows that consumers have drained are deleted by a checkpoint only."""
+    disk = MemoryDisk()
+    store = open_small(disk)
+    a = Writer(A)
+    body = b"x" * 500_000
+    store.journal.append([a.published("/queue/q", body, body)])
+    store.checkpoint(store.journal.end, NOW, {})
+    store.journal.append([a.published("/queue/q", body) for _ in range(8)])
+    a.settle("/queue/q", [Dot(A, number) for number in range(1, 11)])
+    store.journal.append([a.published("/queue/q", b"last")])
+    disk.capacity_bytes = disk.used_bytes() + 4 * COMMIT_BYTES
+
+    report = store.checkpoint(store.journal.end, NOW, {})
+
+    assert report.queue_rows_deleted == 2
+    assert list(all_rows(store).values()) == [b"last"]
