@@ -1,10 +1,11 @@
 """The blocking client of the commands, and how they reach a node: an error ends the command with one line."""
 
+import json
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -54,6 +55,9 @@ class Login:
     tls: ssl.SSLContext | None = None
 
 
+ANSWERS: Final = "/temp-queue/answers"
+"""Where a command gets the response to a control request."""
+
 STOPPING: Final = "stopping"
 """The code with which a node that drains refuses a client: others may serve it."""
 
@@ -102,3 +106,28 @@ class Endpoint:
             tls=self._login.tls,
             timeout_seconds=self._patience_seconds,
         )
+
+
+def ask(
+    node: Endpoint, destination: str, headers: Headers = (), body: bytes = b"", *, seconds_min: float = 0.0
+) -> dict[str, Any]:
+    """The JSON response to a control request, which may take `seconds_min` at least. Raises Failed or ServerError."""
+    with node.connect() as client:
+        client.timeout_seconds = max(client.timeout_seconds, seconds_min)
+        return ask_over(client, destination, headers, body)
+
+
+def ask_over(client: CommandClient, destination: str, headers: Headers = (), body: bytes = b"") -> dict[str, Any]:
+    """The same over a connection, which an ERROR of the node ends."""
+    asked = [("destination", f"/control/{destination}"), ("reply-to", ANSWERS), *headers]
+    client.write(client.frame("SEND", asked, body))
+    frame = client.receive(client.timeout_seconds)
+    if frame is None:
+        raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
+    try:
+        facts = json.loads(frame.body)
+    except ValueError as error:
+        raise Failed(f"{client.address}: sends no JSON; is it a QMQ node?") from error
+    if not isinstance(facts, dict):
+        raise Failed(f"{client.address}: sends no facts; is it a QMQ node?")
+    return facts

@@ -1,7 +1,7 @@
 """`qmq mesh check` and `retire`: change the members of a mesh. The rules are in `qmq.config.peers`."""
 
-import json
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -10,9 +10,12 @@ from ..config.difference import peers_difference
 from ..config.load import check_together
 from ..config.peers import check_change
 from ..errors import ConfigError
-from .client import Endpoint, headers_of
+from .client import Endpoint, ask, headers_of
 from .options import FILE, client_options, json_option
 from .output import print_json, printable
+
+FACTS: Final = ("retired", "adopter", "sealed", "still-on-the-way")
+"""Of the response to `retire`, as --json prints them."""
 
 
 @click.command
@@ -73,18 +76,13 @@ def retire(
         raise click.UsageError("--majority-lost is for nodes that no node can reach: --force has no meaning with it")
     if len(nodes) > 1 and not majority_lost:
         raise click.UsageError("retire one node after the other, unless a majority is lost for good (--majority-lost)")
-    with node.connect() as client:
-        to = f"/control/retire/{','.join(nodes)}"
-        headers = headers_of(destination=to, force=force, majority_lost=majority_lost)
-        said = client.request("SEND", headers).head.headers
-    facts = {name: said.get(name, "") for name in ("retired", "adopter")}
-    vectors = {name: json.loads(said.get(name, "{}")) for name in ("sealed", "still-on-the-way")}
+    facts = ask(node, f"retire/{','.join(nodes)}", headers_of(force=force, majority_lost=majority_lost))
     if as_json:
-        print_json({**facts, **vectors})
+        print_json({name: facts.get(name.replace("-", "_")) for name in FACTS})
         return
     names = facts["retired"].split(",")
     retired = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} retired"
     left = "it left" if len(names) == 1 else "they left"
     click.echo(printable(f"{retired}; {facts['adopter']} adopts the queue messages that {left}"))
-    for origin, last in vectors["still-on-the-way"].items():
+    for origin, last in facts["still_on_the_way"].items():
         click.echo(printable(f"records of {origin} up to {last} are still on their way to {facts['adopter']}"))

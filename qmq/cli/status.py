@@ -1,20 +1,18 @@
 """`qmq status`: the status of a node, over the same STOMP port as everything else.
 
-A SEND to /control/status with a receipt is answered by a RECEIPT whose `status` header is a JSON object. The node
-decides its content. This module shows the keys that it knows in a readable order and leaves the rest to `--json`.
+The response to a SEND to /control/status is a JSON object. The node decides its content. This module shows the keys
+that it knows in a readable order and leaves the rest to `--json`.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import click
 
-from .client import CommandClient, Endpoint, headers_of
+from .client import CommandClient, Endpoint, ask_over, headers_of
 from .options import client_options, json_option, rates_option
-from .output import Failed, byte_size, duration, print_json, printable, table
+from .output import byte_size, duration, print_json, printable, table
 
-STATUS_DESTINATION = "/control/status"
 QUEUES_SHOWN_MAX = 20
 HELD: Final = "QUEUES HELD: delivers no queue messages until it hears a majority of the nodes and what they settled"
 TOTALS_SHOWN = ("accepted", "delivered", "acknowledged")
@@ -42,18 +40,8 @@ def status(node: Endpoint, rates: int | None, as_json: bool) -> None:
 
 
 def ask(client: CommandClient, rates: int | None = None) -> dict[str, Any]:
-    """The status of the node, with `rates` over so many seconds. Raises Failed if the answer has none."""
-    headers = headers_of(destination=STATUS_DESTINATION, rate_seconds=rates)
-    text = client.request("SEND", headers).head.headers.get("status")
-    if text is None:
-        raise Failed(f"{client.address}: sends no status; is it a QMQ node?")
-    try:
-        facts = json.loads(text)
-    except ValueError as error:
-        raise Failed(f"{client.address}: its status is not JSON: {error}") from error
-    if not isinstance(facts, dict):
-        raise Failed(f"{client.address}: its status is not a JSON object")
-    return facts
+    """The status of the node, with `rates` over so many seconds. Raises Failed or ServerError."""
+    return ask_over(client, "status", headers_of(rate_seconds=rates))
 
 
 def links_of(facts: Mapping[str, Any]) -> tuple[int, int]:

@@ -4,7 +4,6 @@ Everything is in one folder: peers files, node files, data and logs. Lines betwe
 proxies: each end finds the address of a proxy in its peers file. The calls of one mesh are for one thread at a time.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from qmq.cli.client import CommandClient
+from qmq.cli.client import CommandClient, ask_over
 from qmq.cli.launch import LocalMesh
 from qmq.cli.output import Failed
 from qmq.protocols import declarations
@@ -167,8 +166,7 @@ class MeshUnderTest:
     def status(self, name: str) -> dict[str, Any]:
         """What `qmq status` says of the node; {} when it does not answer."""
         with suppress(Failed), CommandClient(self.fleet.nodes[name].address, timeout_seconds=5.0) as client:
-            found = client.request("SEND", [("destination", "/control/status")]).head.headers["status"]
-            return dict(json.loads(found))
+            return ask_over(client, "status")
         return {}
 
     def links(self, name: str) -> dict[str, tuple[str, str]]:

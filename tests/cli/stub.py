@@ -56,7 +56,7 @@ def polite(node: "StubNode", request: Frame) -> bytes | None:
     if command in ("CONNECT", "STOMP"):
         return frame("CONNECTED", [("version", "1.2"), ("server", "stub")])
     if command == "SEND" and request.head.headers["destination"] == "/control/status":
-        return receipt_of(request, ("status", json.dumps(STATUS)))
+        return verb_answer(request, STATUS)
     if command == "SUBSCRIBE":
         return receipt_of(request) + b"".join(node.messages)
     return receipt_of(request)

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from ..client import Endpoint
+from ..client import Endpoint, ask
 from ..options import client_options, json_option, together
 from ..output import print_json, printable, show_table
 from ..passwords import hash_of, password_on_stdin
-from .request import ask, list_command, read_values, warn_of_closing
+from .request import list_command, read_values, warn_of_closing
 from .verb import Asked, change_options
 
 

@@ -6,7 +6,7 @@ from qmq.verbs.queues import MoveMessages, PauseQueue, Purge, Redrive, ResumeQue
 
 from ..options import check_kind, together
 from ..output import counted, print_json, printable
-from .request import is_known, show_missing, show_unknown, taken_over
+from .request import show_missing, show_unknown
 from .verb import Asked, verb_command
 
 DONE = {"purge": "purged", "move": "moved", "redrive": "redriven"}
@@ -17,18 +17,18 @@ def _show_job(asked: Asked) -> None:
     to = asked.given.get("to")
     if to is not None:
         check_kind(to)
-    queue, answer = asked.about, asked.receipt()
-    missing = [name for name in answer.get("nodes-missing", "").split(",") if name]
-    messages = int(answer.get("messages", "0"))
+    queue, facts = asked.about, asked.outcome()
+    messages = facts.get("messages", 0)
     if asked.as_json:
-        facts = {"destination": queue, **({} if to is None else {"to": to}), "messages": messages}
-        facts |= {"dry_run": asked.is_dry_run, "reason": answer.get("reason", ""), "nodes_missing": missing}
-        print_json({**facts, "known": is_known(answer), "taken_over": taken_over(answer)})
+        shown = {"destination": queue, **({} if to is None else {"to": to}), "messages": messages}
+        shown |= {"dry_run": asked.is_dry_run, "reason": facts.get("reason", "")}
+        shown |= {"nodes_missing": facts.get("nodes_missing", []), "known": facts.get("known", True)}
+        print_json({**shown, "taken_over": facts.get("taken_over", {})})
     else:
         done = f"{'would be ' * asked.is_dry_run}{DONE[asked.verb.word()]}{'' if to is None else f' to {to}'}"
         click.echo(printable(f"{queue}: {counted(messages, 'message')} {done}"))
-    show_unknown(queue, is_known=is_known(answer))
-    show_missing(answer)
+    show_unknown(queue, facts)
+    show_missing(facts)
 
 
 purge, move, redrive = (verb_command(verb)(_show_job) for verb in (Purge, MoveMessages, Redrive))

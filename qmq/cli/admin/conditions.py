@@ -24,7 +24,7 @@ def conditions(asked: Asked, past: bool) -> None:
     rows: list[Row] = []
     missing: set[str] = set()
     with asked.node.connect() as client:
-        for page in pages(client, "/control/conditions" + "/past" * past, asked.headers):
+        for page in pages(client, "conditions" + "/past" * past, asked.headers):
             rows += page["rows"]
             missing.update(page.get("nodes_missing") or ())
     if past:

@@ -12,11 +12,11 @@ from ...definitions.rabbitmq_users import clear_passwords
 from ...verbs.definitions import DefinitionKeys
 from ...verbs.lists import ShowPolicies
 from ...wire.avro import read_schema
-from ..client import Endpoint, headers_of
+from ..client import Endpoint, ask, headers_of
 from ..options import client_options, json_option
 from ..output import Failed, print_json, printable, show_table
 from ..passwords import hash_of
-from .request import ask, check_kind, check_quorum, list_command, read_values, show_left_behind, warn_of_closing
+from .request import check_kind, check_quorum, list_command, read_values, show_left_behind, warn_of_closing
 from .verb import Asked, change_options, verb_command
 
 SECRET: Final = "password_hash"

@@ -1,54 +1,54 @@
 """`qmq delete`: delete a destination on all nodes. The rules are the node's (`qmq.admin.verbs`)."""
 
-import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from qmq.verbs.queues import Delete
 
 from ..output import counted, print_json, printable
-from .request import is_known, show_missing, show_unknown, taken_over
+from .request import show_missing, show_unknown
 from .verb import Asked, verb_command
 
-COUNTS = ("messages", "subscribers", "durable-subscriptions")
+SHOWN: Final = (
+    *("messages", "subscribers", "durable_subscriptions"),
+    *("reason", "taken_over", "declared", "bindings", "changed"),
+)
+"""Facts of the response that --json prints."""
 
 
 def _show(asked: Asked, if_unused: bool = False) -> None:
     if if_unused and asked.given["force"]:
         raise click.UsageError("--if-unused and --force exclude each other")
-    destination, dry_run, answer = asked.about, asked.is_dry_run, asked.receipt()
-    counts = {name: json.loads(answer[name]) for name in COUNTS if name in answer}
-    missing = [name for name in answer.get("nodes-missing", "").split(",") if name]
-    reason = answer.get("reason", "")
+    destination, dry_run, facts = asked.about, asked.is_dry_run, asked.outcome()
+    missing = facts.get("nodes_missing", [])
     if asked.as_json:
-        facts = {name.replace("-", "_"): count for name, count in counts.items()}
-        facts |= {"reason": reason, "nodes_missing": missing, "known": is_known(answer)} if "reason" in answer else {}
-        facts |= {"taken_over": taken_over(answer)} if taken_over(answer) else {}
-        facts |= {name: json.loads(answer[name]) for name in ("declared", "bindings", "changed") if name in answer}
-        print_json({"destination": destination, **facts, "dry_run": dry_run})
+        shown: dict[str, Any] = {name: facts[name] for name in SHOWN if name in facts}
+        if "reason" in facts:
+            shown |= {"nodes_missing": missing, "known": facts.get("known", True)}
+        print_json({"destination": destination, **shown, "dry_run": dry_run})
     else:
         done = "would be deleted" if dry_run else "is deleted"
         if missing and not dry_run:
-            done += f" on {answer.get('nodes-answered')} of {answer.get('nodes-asked')} nodes"
+            done += f" on {facts.get('nodes_answered')} of {facts.get('nodes_asked')} nodes"
         of_fanout = ""
-        if "subscribers" in counts:
-            of_fanout = f", {counted(counts['durable-subscriptions'], 'durable subscription')}"
-            of_fanout += f"; {counted(counts['subscribers'], 'subscriber')} of this node"
-        messages = counted(counts.get("messages", 0), "message")
-        click.echo(printable(f"{destination} {done}: {messages}{of_fanout}{_defined(answer)}"))
+        if "subscribers" in facts:
+            of_fanout = f", {counted(facts['durable_subscriptions'], 'durable subscription')}"
+            of_fanout += f"; {counted(facts['subscribers'], 'subscriber')} of this node"
+        messages = counted(facts.get("messages", 0), "message")
+        click.echo(printable(f"{destination} {done}: {messages}{of_fanout}{_defined(facts)}"))
         if missing and not dry_run:
-            later = "is deleted when it is back" if answer.get("declared") == "true" else "stays: run the command again"
+            later = "is deleted when it is back" if facts.get("declared") else "stays: run the command again"
             click.echo(printable(f"what {', '.join(missing)} has {later}"))
-    show_unknown(destination, is_known=is_known(answer))
-    show_missing(answer)
+    show_unknown(destination, facts)
+    show_missing(facts)
 
 
-def _defined(answer: Mapping[str, str]) -> str:
+def _defined(facts: Mapping[str, Any]) -> str:
     """What was defined of a queue, in words."""
-    bindings = json.loads(answer.get("bindings", "0"))
-    declaration = ", its declaration" if answer.get("declared") == "true" else ""
+    bindings = facts.get("bindings", 0)
+    declaration = ", its declaration" if facts.get("declared") else ""
     return declaration + (f", {counted(bindings, 'binding')}" if bindings else "")
 
 

@@ -21,10 +21,10 @@ def undrain(asked: Asked) -> None:
 
 def _show(asked: Asked) -> str:
     """Print how far the node is; its state."""
-    said = asked.receipt()
-    node, state, connections = (said.get(name, "") for name in ("drained-node", "state", "connections"))
+    facts = asked.outcome()
+    node, state, connections = (facts.get(name) for name in ("drained_node", "state", "connections"))
     if asked.as_json:
-        print_json({"node": node, "state": state, "connections": int(connections or 0)})
+        print_json({"node": node, "state": state, "connections": connections})
     else:
         click.echo(printable(f"{node} is {state}; {connections} connections"))
-    return state
+    return str(state)

@@ -5,7 +5,6 @@ module reads page after page until there is no next one, or `--limit` rows are s
 snapshot: messages come and go between two pages.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +12,9 @@ import click
 
 from qmq.verbs.lists import List, ListSubscribers
 
-from ..client import CommandClient, Headers, headers_of
+from ..client import CommandClient, Headers, ask_over, headers_of
 from ..options import check_kind, together
 from ..output import Failed, byte_size, duration, print_json, printable, show_table
-from .request import ANSWERS
 from .verb import Asked, verb_options
 
 PAGE_ROWS = 1000
@@ -92,19 +90,19 @@ def subscribers(destination: str | None, asked: Asked, limit: int) -> None:
     heads = ["NODE", "SESSION", "ID", "USER", "ADDRESS", "CREDIT", "IN FLIGHT", "DELIVERED", "ACKNOWLEDGED"]
     heads += ["DELIVERED/S", "ACKNOWLEDGED/S"]
     if destination is None:
-        _show(asked, "/control/list-subscribers", [*heads, "DESTINATION"], _subscriptions, limit=limit)
+        _show(asked, "list-subscribers", [*heads, "DESTINATION"], _subscriptions, limit=limit)
         return
     check_kind(destination, ("queue", "topic", "fanout"))
     if destination.startswith("/fanout/"):
         heads, cells = [*heads[:5], *heads[7:], "BEHIND"], _followers
     else:
         cells = _places
-    _show(asked, f"/control/list-subscribers{destination}", heads, cells, limit=limit)
+    _show(asked, f"list-subscribers{destination}", heads, cells, limit=limit)
 
 
 def _list(kind: str, prefix: str) -> str:
     """The destination to ask. The prefix may begin with the kind, as the list shows it."""
-    return f"/control/list/{kind}/{prefix.removeprefix(f'/{kind}/')}*"
+    return f"list/{kind}/{prefix.removeprefix(f'/{kind}/')}*"
 
 
 def _show(
@@ -141,31 +139,17 @@ def _show(
 
 
 def pages(client: CommandClient, request: str, headers: Headers) -> Iterator[dict[str, Any]]:
-    """The pages of a list, each with its `rows`. Raises Failed if an answer is not a page."""
-    asked = [*headers_of(destination=request, reply_to=ANSWERS, limit=PAGE_ROWS), *headers]
+    """The pages of a list, each with its `rows`. Raises Failed if a response is not a page."""
     after = ""
     while True:
-        client.write(client.frame("SEND", [*asked, ("after", after)]))
-        page = _page(client)
-        yield page
-        if "next" not in page:
-            return
-        after = page["next"]
-
-
-def _page(client: CommandClient) -> dict[str, Any]:
-    frame = client.receive(client.timeout_seconds)
-    if frame is None:
-        raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
-    try:
-        page = json.loads(frame.body)
-        rows = next(page[name] for name in ("destinations", "subscribers", "conditions") if name in page)
+        page = ask_over(client, request, [*headers_of(limit=PAGE_ROWS), *headers, ("after", after)])
+        rows = next((page[name] for name in ("destinations", "subscribers", "conditions") if name in page), None)
         after = page.get("next", "")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not isinstance(after, str):
-            raise ValueError("no rows")
-    except (ValueError, StopIteration, TypeError, AttributeError) as error:
-        raise Failed(f"{client.address}: sends no list; is it a QMQ node?") from error
-    return {**page, "rows": rows}
+            raise Failed(f"{client.address}: sends no list; is it a QMQ node?")
+        yield {**page, "rows": rows}
+        if "next" not in page:
+            return
 
 
 def _head_and_cells(head: str, suffix: str) -> tuple[Sequence[str], Callable[[Row], Sequence[object]]]:

@@ -18,7 +18,7 @@ SHOWN = ("at_us", "event", "node")
 def peek(asked: Asked) -> None:
     facts, destination = asked.facts(), asked.about
     _show(facts, asked.as_json)
-    show_unknown(destination, is_known=facts.get("known") is not False)
+    show_unknown(destination, facts)
     if facts.get("more") and not asked.as_json:
         following = asked.given["offset"] + len(facts.get("rows", []))
         click.echo(f"qmq: {destination} has more messages; see --offset {following}", err=True)

@@ -1,4 +1,4 @@
-"""Requests of administrative commands and their responses: verbs, bulk jobs, and changes that the whole mesh shares."""
+"""What administrative commands say of responses: verbs, bulk jobs, and changes that the whole mesh shares."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import click
 
-from ..client import CommandClient, Endpoint, Headers
+from ..client import Endpoint, ask
 from ..options import check_kind as check_kind
 from ..options import client_options, json_option
 from ..output import Failed, print_json, printable
 
-ANSWERS = "/temp-queue/answers"
 JOB_SECONDS = 3600.0
 """How long a command waits for a job that may settle millions of messages, unless `--patience` says otherwise."""
 
@@ -22,58 +21,27 @@ CLOSED: Final = (
 )
 
 
-def taken_over(answer: Mapping[str, str]) -> dict[str, str]:
-    """Nodes that did not respond → the node that serves the messages of each, and has done it for them."""
-    found = json.loads(answer.get("taken-over", "{}"))
-    return found if isinstance(found, dict) else {}
-
-
-def is_known(answer: Mapping[str, str]) -> bool:
-    """Whether a node has the queue of a request."""
-    return answer.get("known") != "false"
-
-
-def show_unknown(queue: str, *, is_known: bool) -> None:
-    """Say that a name may be misspelled. The exit code stays: what was asked for is so."""
-    if not is_known:
+def show_unknown(queue: str, facts: Mapping[str, Any]) -> None:
+    """Say that a name may be misspelled, if no node has the queue. The exit code stays: what was asked for is so."""
+    if facts.get("known") is False:
         click.echo(f"qmq: {printable(queue)} has no messages, consumers or definitions: is the name right?", err=True)
 
 
-def show_missing(answer: Mapping[str, str]) -> None:
-    """Say why messages were left, and which nodes are missing. Raises SystemExit 1 if there is either."""
-    reason, missing = answer.get("reason", ""), answer.get("nodes-missing", "")
-    for owner, server in taken_over(answer).items():
+def show_missing(facts: Mapping[str, Any]) -> None:
+    """Say why messages were left, which nodes are missing, and which nodes serve the messages of others, and have done
+    it for them. Raises SystemExit 1 if messages were left or nodes are missing.
+    """
+    reason, missing = facts.get("reason"), facts.get("nodes_missing")
+    for owner, server in facts.get("taken_over", {}).items():
         click.echo(
             printable(f"qmq: {owner} does not respond; {server} serves its messages and did it for them"), err=True
         )
     if reason:
         click.echo(f"qmq: not all of them: {printable(reason)}", err=True)
     if missing:
-        click.echo(f"qmq: these nodes did not do it: {printable(missing.replace(',', ', '))}", err=True)
+        click.echo(f"qmq: these nodes did not do it: {printable(', '.join(missing))}", err=True)
     if reason or missing:
         raise SystemExit(1)
-
-
-def ask(node: Endpoint, destination: str, headers: Headers = (), body: bytes = b"") -> dict[str, Any]:
-    """The JSON response to a control request. Raises Failed or ServerError."""
-    with node.connect() as client:
-        return ask_over(client, destination, headers, body)
-
-
-def ask_over(client: CommandClient, destination: str, headers: Headers = (), body: bytes = b"") -> dict[str, Any]:
-    """The same over a connection, which an ERROR of the node ends."""
-    asked = [("destination", f"/control/{destination}"), ("reply-to", ANSWERS), *headers]
-    client.write(client.frame("SEND", asked, body))
-    frame = client.receive(client.timeout_seconds)
-    if frame is None:
-        raise Failed(f"{client.address}: no answer within {client.timeout_seconds:g} s")
-    try:
-        facts = json.loads(frame.body)
-    except ValueError as error:
-        raise Failed(f"{client.address}: sends no JSON; is it a QMQ node?") from error
-    if not isinstance(facts, dict):
-        raise Failed(f"{client.address}: sends no facts; is it a QMQ node?")
-    return facts
 
 
 def list_command(group: click.Group, request: str) -> Callable[[Callable[[dict[str, Any]], None]], click.Command]:

@@ -14,10 +14,10 @@ import click
 
 from qmq.verbs.verb import Defining, Option, Verb, options_of
 
-from ..client import Endpoint, Headers, headers_of
+from ..client import Endpoint, Headers, ask, headers_of
 from ..options import KEY, check_kind, client_options, json_option
 from ..output import print_json, printable
-from .request import JOB_SECONDS, ask, check_quorum, show_left_behind
+from .request import JOB_SECONDS, check_quorum, show_left_behind
 
 NOT_HERE: Final = ("about", "after", "limit")
 """Options that commands give by themselves."""
@@ -86,11 +86,9 @@ class Asked:
             show_left_behind(facts)
         check_quorum(facts)
 
-    def receipt(self) -> Mapping[str, str]:
-        """The response in the headers of a RECEIPT, which may take long. Raises Failed or ServerError."""
-        with self.node.connect() as client:
-            client.timeout_seconds = max(client.timeout_seconds, JOB_SECONDS)
-            return client.request("SEND", [("destination", f"/control/{self.request}"), *self.headers]).head.headers
+    def outcome(self) -> dict[str, Any]:
+        """As `facts`, of a request that may take long."""
+        return ask(self.node, self.request, self.headers, seconds_min=JOB_SECONDS)
 
 
 def verb_options(

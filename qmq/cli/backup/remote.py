@@ -11,8 +11,7 @@ from typing import Any, Self
 
 from ...section import NODE_NAME
 from ...storage.backup_files import DATABASES, LOGS, CopiedFile, ListedFile, write_pieces
-from ..admin.request import ask_over
-from ..client import Endpoint, headers_of
+from ..client import Endpoint, ask_over, headers_of
 from ..output import Failed
 
 

@@ -5,8 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from qmq.broker.messages.rules import DEAD_LETTERS
 
-from ..admin.request import ask_over
-from ..client import CommandClient, Endpoint, Headers, ServerError, headers_of
+from ..client import CommandClient, Endpoint, Headers, ServerError, ask_over, headers_of
 
 QUEUES_SEEN: Final = 200
 """The deepest ones."""

@@ -4,8 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ..admin.request import ask_over
-from ..client import CommandClient, headers_of
+from ..client import CommandClient, ask_over, headers_of
 
 ROWS_MAX: Final = 200
 """The most that a page of queues has."""

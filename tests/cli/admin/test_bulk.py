@@ -6,21 +6,21 @@ import pytest
 
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
-from tests.cli.stub import StubNode, polite, receipt_of
+from tests.cli.stub import StubNode, polite, verb_answer
 
 
-def answers(*headers: tuple[str, str]) -> StubNode:
+def answers(**facts: object) -> StubNode:
     def answer(node: StubNode, got: Frame) -> bytes | None:
         if got.head.command != "SEND":
             return polite(node, got)
-        return receipt_of(got, ("messages", "3"), *headers)
+        return verb_answer(got, {"messages": 3, **facts})
 
     return StubNode(answer)
 
 
 def sent(node: StubNode) -> dict[str, str]:
     found = next(dict(got.head.headers) for got in node.received if got.head.command == "SEND")
-    return {name: value for name, value in found.items() if name not in ("receipt", "content-length")}
+    return {name: value for name, value in found.items() if name not in ("reply-to", "content-length")}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_empty_selector_does_not_mean_all_messages(run: Run, command: tuple[s
 
 
 def test_missing_nodes_and_messages_that_were_left_are_named_and_end_it_with_exit_code_1(run: Run) -> None:
-    with answers(("reason", "queue-full: no room"), ("nodes-missing", "b,c")) as node:
+    with answers(reason="queue-full: no room", nodes_missing=["b", "c"]) as node:
         result = run("move", "/queue/q", "/queue/other", "--at", node.at, "--json")
 
     assert result.exit_code == 1
@@ -95,7 +95,7 @@ def test_missing_nodes_and_messages_that_were_left_are_named_and_end_it_with_exi
 
 
 def test_a_dead_node_whose_messages_another_one_serves_is_no_failure(run: Run) -> None:
-    with answers(("nodes-missing", ""), ("taken-over", '{"a":"b"}')) as node:
+    with answers(nodes_missing=[], taken_over={"a": "b"}) as node:
         result = run("purge", "/queue/q", "--at", node.at)
 
     assert result.exit_code == 0
@@ -111,16 +111,13 @@ def test_what_is_no_queue_is_a_mistake_of_the_command_line(run: Run, command: tu
 
 
 def test_one_message_is_singular(run: Run) -> None:
-    def answer(node: StubNode, got: Frame) -> bytes | None:
-        return receipt_of(got, ("messages", "1")) if got.head.command == "SEND" else polite(node, got)
-
-    with StubNode(answer) as node:
+    with answers(messages=1) as node:
         assert run("purge", "/queue/q", "--at", node.at).output == "/queue/q: 1 message purged\n"
 
 
 @pytest.mark.parametrize("command", ["purge", "redrive", "delete"])
 def test_a_queue_that_is_not_known_is_named_on_stderr(run: Run, command: str) -> None:
-    with answers(("reason", ""), ("known", "false")) as node:
+    with answers(reason="", known=False) as node:
         text = run(command, "/queue/typo", "--at", node.at)
         facts = json.loads(run(command, "/queue/typo", "--at", node.at, "--json").stdout)
 

@@ -6,15 +6,14 @@ import pytest
 
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
-from tests.cli.stub import StubNode, frame, polite, receipt_of
+from tests.cli.stub import StubNode, frame, polite, verb_answer
 
 
 def answers() -> StubNode:
     def answer(node: StubNode, got: Frame) -> bytes | None:
         if got.head.command != "SEND":
             return polite(node, got)
-        counts = [("messages", "3"), ("subscribers", "1"), ("durable-subscriptions", "2")]
-        return receipt_of(got, *counts)
+        return verb_answer(got, {"messages": 3, "subscribers": 1, "durable_subscriptions": 2})
 
     return StubNode(answer)
 
@@ -53,9 +52,9 @@ def test_a_queue_is_deleted_by_force_and_missing_nodes_end_it_with_exit_code_1(r
     def answer(node: StubNode, got: Frame) -> bytes | None:
         if got.head.command != "SEND":
             return polite(node, got)
-        return receipt_of(got, ("messages", "7"), ("reason", ""), *asked, ("nodes-missing", "c"))
+        return verb_answer(got, {"messages": 7, "reason": "", **asked, "nodes_missing": ["c"]})
 
-    asked = [("nodes-asked", "3"), ("nodes-answered", "2")]
+    asked = {"nodes_asked": 3, "nodes_answered": 2}
     with StubNode(answer) as node:
         result = run("delete", "/queue/q", "--force", "--at", node.at)
 
@@ -70,7 +69,7 @@ def test_a_queue_is_deleted_by_force_and_missing_nodes_end_it_with_exit_code_1(r
 def declared_and_left(node: StubNode, got: Frame) -> bytes | None:
     if got.head.command != "SEND":
         return polite(node, got)
-    return receipt_of(got, ("messages", "7"), ("reason", "disk-full: no room"), ("declared", "true"), ("bindings", "2"))
+    return verb_answer(got, {"messages": 7, "reason": "disk-full: no room", "declared": True, "bindings": 2})
 
 
 def test_it_says_what_was_defined_of_a_deleted_queue(run: Run) -> None:

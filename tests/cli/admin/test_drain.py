@@ -7,20 +7,20 @@ import pytest
 from qmq.wire.stomp import Frame
 from tests.cli.admin.test_connections import sent
 from tests.cli.conftest import Run
-from tests.cli.stub import StubNode, polite, receipt_of
+from tests.cli.stub import StubNode, polite, verb_answer
 
 
 def node_that_is(state: str, connections: int = 0) -> StubNode:
-    said = (("drained-node", "b"), ("state", state), ("connections", str(connections)))
+    facts = {"drained_node": "b", "state": state, "connections": connections}
 
     def answer(node: StubNode, got: Frame) -> bytes | None:
-        return receipt_of(got, *said) if got.head.command == "SEND" else polite(node, got)
+        return verb_answer(got, facts) if got.head.command == "SEND" else polite(node, got)
 
     return StubNode(answer)
 
 
 def asked(node: StubNode) -> dict[str, str]:
-    return {name: value for name, value in sent(node).items() if name != "receipt"}
+    return {name: value for name, value in sent(node).items() if name != "reply-to"}
 
 
 def test_a_drain_says_how_far_the_node_is(run: Run) -> None:

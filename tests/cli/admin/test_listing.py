@@ -117,7 +117,7 @@ def test_an_answer_that_is_no_list_is_a_failure_in_words(run: Run, page: Any) ->
         result = run("queues", "--at", node.at)
 
     assert result.exit_code == 1
-    assert "sends no list; is it a QMQ node?" in result.output
+    assert f"sends no {'list' if isinstance(page, dict) else 'facts'}; is it a QMQ node?" in result.output
 
 
 @pytest.mark.parametrize(("command", "head"), [("queues", "QUEUE"), ("topics", "TOPIC"), ("fanouts", "FANOUT")])

@@ -6,9 +6,8 @@ import pytest
 
 from qmq.wire.stomp import Frame
 from tests.cli.admin.test_definitions import answers, sent
-from tests.cli.admin.test_delete import receipt_of
 from tests.cli.conftest import Run
-from tests.cli.stub import StubNode, polite
+from tests.cli.stub import StubNode, polite, verb_answer
 
 Q = "/queue/q"
 
@@ -82,8 +81,8 @@ def test_a_deletion_says_under_which_condition(run: Run) -> None:
     def answer(node: StubNode, got: Frame) -> bytes | None:
         if got.head.command != "SEND":
             return polite(node, got)
-        missing = [("nodes-missing", "c"), ("nodes-answered", "2"), ("nodes-asked", "3")]
-        return receipt_of(got, ("messages", "0"), ("declared", "true"), *missing)
+        missing = {"nodes_missing": ["c"], "nodes_answered": 2, "nodes_asked": 3}
+        return verb_answer(got, {"messages": 0, "declared": True, **missing})
 
     with StubNode(answer) as node:
         result = run("queues", "delete", Q, "--if-empty", "--if-unused", "--at", node.at)

@@ -8,7 +8,7 @@ import pytest
 from qmq.cli.status import describe
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
-from tests.cli.stub import STATUS, StubNode, polite, receipt_of
+from tests.cli.stub import STATUS, StubNode, message, polite, verb_answer
 
 
 def test_the_status_is_shown_in_a_readable_order(run: Run, node: StubNode) -> None:
@@ -61,7 +61,7 @@ def test_a_long_status_arrives(run: Run) -> None:
 
     def answer(node: StubNode, request: Frame) -> bytes | None:
         if request.head.command == "SEND":
-            return receipt_of(request, ("status", json.dumps(facts)))
+            return verb_answer(request, facts)
         return polite(node, request)
 
     with StubNode(answer) as node:
@@ -77,23 +77,16 @@ def test_a_status_of_another_version_is_shown_as_far_as_it_goes(facts: dict[str,
     assert describe(facts)[0].startswith("node ?")
 
 
-@pytest.mark.parametrize(
-    ("headers", "sentence"),
-    [
-        ([], "sends no status; is it a QMQ node?"),
-        ([("status", "{")], "its status is not JSON"),
-        ([("status", "[]")], "its status is not a JSON object"),
-    ],
-)
-def test_an_answer_that_is_no_status_is_reported(run: Run, headers: list[tuple[str, str]], sentence: str) -> None:
+@pytest.mark.parametrize(("body", "what"), [(b"", "JSON"), (b"{", "JSON"), (b"[]", "facts")])
+def test_an_answer_that_is_no_status_is_reported(run: Run, body: bytes, what: str) -> None:
     def answer(node: StubNode, request: Frame) -> bytes | None:
-        return receipt_of(request, *headers) if request.head.command == "SEND" else polite(node, request)
+        return message(1, body) if request.head.command == "SEND" else polite(node, request)
 
     with StubNode(answer) as node:
         result = run("status", "--at", node.at)
 
     assert result.exit_code == 1
-    assert sentence in result.stderr
+    assert f"sends no {what}; is it a QMQ node?" in result.stderr
 
 
 def test_subscriptions_that_do_not_keep_up_are_shown() -> None:
@@ -141,7 +134,7 @@ def test_totals_are_shown_with_their_rates_where_they_were_measured(run: Run) ->
         if request.head.headers.get("destination") == "/control/status":
             assert request.head.headers["rate-seconds"] == "2"
             facts = {"node": "a", "totals": totals, "rates": {"accepted_per_second": 2.5}}
-            return receipt_of(request, ("status", json.dumps(facts)))
+            return verb_answer(request, facts)
         return polite(node, request)
 
     with StubNode(answer) as node:

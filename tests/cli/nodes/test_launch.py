@@ -33,7 +33,7 @@ from qmq.sessions.clients.login import FAILED_LOGIN_SECONDS
 from qmq.testing.ports import free_ports
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
-from tests.cli.stub import StubNode, frame, polite, receipt_of
+from tests.cli.stub import StubNode, frame, polite, verb_answer
 from tests.support.cluster_mesh import ROOT
 
 PATIENCE_SECONDS = 20.0
@@ -367,10 +367,10 @@ def test_status_shows_which_nodes_answer(make_mesh: MakeMesh, run: Run) -> None:
 
 def test_status_shows_a_retired_node_as_such_and_does_not_wait_for_it(tmp_path: Path, run: Run) -> None:
     membership = {"peers_version": 1, "retired": [{"node": "b", "adopter": "a"}]}
-    status = json.dumps({"node": "a", "peers": [], "membership": membership})
+    status = {"node": "a", "peers": [], "membership": membership}
 
     def answer(node: StubNode, got: Frame) -> bytes | None:
-        return receipt_of(got, ("status", status)) if got.head.command == "SEND" else polite(node, got)
+        return verb_answer(got, status) if got.head.command == "SEND" else polite(node, got)
 
     with StubNode(answer) as node, socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

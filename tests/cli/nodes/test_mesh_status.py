@@ -1,6 +1,5 @@
 """`qmq mesh status` as a check for scripts: what its exit code says, and how it waits."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from qmq.cli import mesh
 from qmq.wire.stomp import Frame
 from tests.cli.conftest import Run
 from tests.cli.nodes.test_mesh_serving import picture, row
-from tests.cli.stub import StubNode, polite, receipt_of
+from tests.cli.stub import StubNode, polite, verb_answer
 
 
 def facts(links: str = "up", place: str = "serving", server: str = "a") -> dict[str, Any]:
@@ -27,7 +26,7 @@ def status_of(run: Run, tmp_path: Path, reports: Iterator[dict[str, Any]], *opti
     def answer(node: StubNode, got: Frame) -> bytes | None:
         if got.head.command != "SEND":
             return polite(node, got)
-        return receipt_of(got, ("status", json.dumps(next(reports))))
+        return verb_answer(got, next(reports))
 
     with StubNode(answer) as node:
         peers = tmp_path / "peers.toml"
