@@ -64,7 +64,9 @@ class DefinitionVerbs:
         async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
             stays = await self._left_behind.after(changes)
             facts |= {"left_behind": stays} if stays else {}
-            done = await _change(live, changes, asked, facts)
+            is_dry_run, quorum = asked.is_dry_run, getattr(asked.options, "quorum", False)
+            report = await live.change(changes, asked.user, quorum=quorum, is_dry_run=is_dry_run)
+            done = {**facts, **report.facts, "dry_run": is_dry_run}
             said = {name: fact for name, fact in done.items() if name not in ("left_out", "left_behind")}
             self._system.audit(f"definitions-{verb}", user=asked.user, address=asked.address, **said)
             return await _response(done)
@@ -77,11 +79,13 @@ class DefinitionVerbs:
             changes = {Key(kind, name): value for kind, found in values.items() for name, value in found.items()}
             return await change(changes, {"definitions": len(changes), "left_out": left_out})
         if verb == "list" and path:
-            found = (await _values(live, _kind(live, path)))[path]
+            live.kinds.of(path)
+            found = (await _values(live, path))[path]
             rows = [{"kind": path, "name": name, "value": found[name]} for name in found]
             return await _response({"definitions": rows})
         if verb == "keys" and path:
-            return await _response({"kind": _kind(live, path), "keys": keys_of(path)})
+            live.kinds.of(path)
+            return await _response({"kind": path, "keys": keys_of(path)})
         if verb in ("get", "put", "delete") and path.partition("/")[2]:
             key = _key(live, path)
             facts = {"kind": key.kind, "name": key.name}
@@ -119,22 +123,6 @@ def _hashes(file: bytes) -> dict[str, str]:
     return {password: argon2.PasswordHasher().hash(password) for password in clear_passwords(file)}
 
 
-async def _change(
-    live: LiveDefinitions, changes: Changes, asked: VerbRequest[Any], facts: dict[str, Any]
-) -> dict[str, Any]:
-    is_dry_run = asked.is_dry_run
-    report = await live.change(changes, asked.user, quorum=asked.options.quorum, is_dry_run=is_dry_run)
-    done = {**facts, "changed": report.changed, "dry_run": is_dry_run}
-    return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
-
-
-def _kind(live: LiveDefinitions, kind: str) -> str:
-    if kind not in live.kinds:
-        known = ", ".join(sorted(live.kinds))
-        raise Refused("bad-definition", f"unknown kind of definition {kind!r}: it is one of {known}")
-    return kind
-
-
 async def _values(live: LiveDefinitions, *kinds: str) -> dict[str, dict[str, Value]]:
     """As `LiveDefinitions.values` of these kinds, all of one moment; read in turns."""
     rows = [one for kind in kinds for one in sorted(live.of_kind(kind))]
@@ -161,7 +149,7 @@ async def _lasting(live: LiveDefinitions) -> dict[str, dict[str, Value]]:
 
 def _key(live: LiveDefinitions, path: str) -> Key:
     kind, _, name = path.partition("/")
-    return Key(kind, f"/{name}" if live.kinds[_kind(live, kind)].names_destinations else name)
+    return Key(kind, f"/{name}" if live.kinds.of(kind).names_destinations else name)
 
 
 async def _response(facts: dict[str, Any]) -> ControlResponse:

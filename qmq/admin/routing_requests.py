@@ -174,11 +174,9 @@ class RoutingRequests:
         facts: Facts,
         guard: Callable[[], None] | None = None,
     ) -> Facts:
-        is_quorum, is_dry_run = asked.options.quorum, asked.is_dry_run
-        change = self._definitions.change
-        report = await change(changes, asked.user, quorum=is_quorum, guard=guard, is_dry_run=is_dry_run)
-        done = {**facts, "changed": report.changed}
-        return done if report.is_on_majority is None else {**done, "quorum": report.is_on_majority}
+        quorum, is_dry_run = asked.options.quorum, asked.is_dry_run
+        report = await self._definitions.change(changes, asked.user, quorum=quorum, guard=guard, is_dry_run=is_dry_run)
+        return {**facts, **report.facts}
 
 
 def _exchange_of(asked: VerbRequest[Verb]) -> str:

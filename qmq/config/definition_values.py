@@ -69,6 +69,13 @@ def policy_values(policy: DestinationPolicy) -> dict[str, Any]:
     return policy.plain(policy.set_keys - {"pattern"})
 
 
+def check_replicas(source: str, policy: DestinationPolicy, most: int) -> None:
+    """Raises ConfigError if receipts of the policy would wait for more than `most` other nodes."""
+    if int((policy.receipt or "").partition("=")[2] or 0) > most:
+        must = f"must be at most replicas={most}, because the mesh has no more other nodes"
+        raise ConfigError([f"{source}: receipt = {policy.receipt}: {must}"])
+
+
 def check_policies(settings: NodeSettings, policies: Iterable[DestinationPolicy]) -> DestinationSettings:
     """What these policies are together. Raises ConfigError when they do not fit together or with the limits."""
     chosen = tuple(policies)

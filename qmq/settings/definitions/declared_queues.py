@@ -18,7 +18,7 @@ from qmq.broker.broker import Broker
 from qmq.broker.messages.destination import DestinationKind, is_pattern, kind_of
 from qmq.broker.routing.table import RoutingTable
 from qmq.config import DestinationPolicy
-from qmq.config.definition_values import join_declared, read_queue
+from qmq.config.definition_values import check_replicas, join_declared, read_queue
 from qmq.config.destinations.declared import DECLARED_BY, QueueLifetime
 from qmq.config.destinations.policy import is_exchange, last_queue, too_long
 from qmq.definitions.definition import Key, text_of
@@ -212,9 +212,7 @@ class DeclaredQueues:
             check()
             changes[Key(KIND, queue)] = self.with_owner(queue, value, user)
 
-        report = await self._definitions.change(changes, user, quorum=quorum, guard=guard)
-        facts: dict[str, Any] = {"changed": report.changed}
-        return facts if report.is_on_majority is None else {**facts, "quorum": report.is_on_majority}
+        return (await self._definitions.change(changes, user, quorum=quorum, guard=guard)).facts
 
     def check_same(self, queue: str, value: Value, *, is_replacing: bool) -> bool:
         """Whether the queue is declared so already.
@@ -291,24 +289,14 @@ class DeclaredQueues:
             raise Refused("bad-definition", f"{KIND} {queue}: the name must be that of one queue, /queue/NAME")
         try:
             policy, values = read_queue(queue, value)
+            check_replicas(f"{KIND} {queue}", policy, len(self._membership.voting_peers))
         except ConfigError as error:
             raise Refused("bad-definition", "; ".join(error.diagnostics)) from error
         for (key, *_), name in policy.named_queues():
             if why := too_long(name, bytes_max):
                 raise Refused("bad-definition", f"{KIND} {queue}: {key}: {why}")
-        self._check_receipt(queue, policy)
         text_of(Key(KIND, queue), values)
         return values
-
-    def _check_receipt(self, queue: str, policy: DestinationPolicy) -> None:
-        copies = int((policy.receipt or "").partition("=")[2] or 0)
-        most = len(self._membership.voting_peers)
-        if copies > most:
-            raise Refused(
-                "bad-definition",
-                f"{KIND} {queue}: receipt = {policy.receipt}: must be at most replicas={most}, because the mesh has no "
-                "more other nodes",
-            )
 
     def _check_dead_letter(self, queue: str, changes: Mapping[str, Value | None]) -> None:
         """Raises Refused if the dead letters of `queue` have no queue after all `changes`."""

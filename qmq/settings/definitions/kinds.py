@@ -24,6 +24,17 @@ class DefinitionKind(Protocol):
         """These definitions have changed, here or on another node. The table has the present ones."""
 
 
+class DefinitionKinds(dict[str, DefinitionKind]):
+    """All of a node, by name."""
+
+    def of(self, name: str) -> DefinitionKind:
+        """The kind of this name. Raises Refused if there is none."""
+        if name not in self:
+            known = ", ".join(sorted(self))
+            raise Refused("bad-definition", f"unknown kind of definition {name!r}: it is one of {known}")
+        return self[name]
+
+
 @dataclass(eq=False, repr=False)
 class SimpleKind:
     """A kind whose definitions are independent. `check_one` raises Refused for a bad name or value."""

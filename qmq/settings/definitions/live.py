@@ -29,7 +29,7 @@ from qmq.errors import ConfigError, Refused
 from qmq.model.dots import Origin
 from qmq.model.members import Membership
 from qmq.replication.mesh import Mesh
-from qmq.settings.definitions.kinds import DefinitionKind
+from qmq.settings.definitions.kinds import DefinitionKind, DefinitionKinds
 from qmq.settings.definitions.kinds import Value as Value
 from qmq.storage.format.definition_record import pack_definition
 from qmq.storage.format.record import RecordKind
@@ -73,6 +73,12 @@ class ChangeReport:
     is_on_majority: bool | None
     """Whether a majority has it durably; None: not asked."""
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the response to the request says of it."""
+        quorum = {} if self.is_on_majority is None else {"quorum": self.is_on_majority}
+        return {"changed": self.changed, **quorum}
+
 
 @dataclass(eq=False, repr=False)
 class LiveDefinitions:
@@ -93,7 +99,7 @@ class LiveDefinitions:
         self._broker = self._engine.broker
         self._pending: dict[Key, Definition] = {}
         self._notes_of: Mapping[Key, Changes] = {}
-        self.kinds: dict[str, DefinitionKind] = {}
+        self.kinds = DefinitionKinds()
         self.fits: list[Fit] = []
         self._kept: list[Kept] = []
         # Kind → name → its text, and what it says; None: this version cannot read it.
@@ -201,9 +207,7 @@ class LiveDefinitions:
         """The changes in canonical form. Raises Refused for the first bad one."""
         by_kind: dict[str, dict[str, Value | None]] = {}
         for key, value in changes.items():
-            if key.kind not in self.kinds:
-                known = ", ".join(sorted(self.kinds))
-                raise Refused("bad-definition", f"unknown kind of definition {key.kind!r}: it is one of {known}")
+            self.kinds.of(key.kind)
             if not key.name.isprintable():
                 raise Refused("bad-definition", f"{key.kind} {key.name!r}: a name has printable characters only")
             if not key.name or len(key.name.encode()) > NAME_BYTES_MAX:

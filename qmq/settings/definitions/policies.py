@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qmq.config import DestinationPolicy, NodeSettings
-from qmq.config.definition_values import check_policies, join_policies, policy_values, read_policy
+from qmq.config.definition_values import check_policies, check_replicas, join_policies, policy_values, read_policy
 from qmq.engine.runtime.condition_group import ConditionGroup
 from qmq.engine.runtime.contexts import NodeBasics
 from qmq.errors import ConfigError, Refused
@@ -37,16 +37,8 @@ class PolicyKind:
     def check(self, changes: Mapping[str, Value | None]) -> Mapping[str, Value | None]:
         try:
             new = {name: read_policy(name, value) for name, value in changes.items() if value is not None}
-            most = len(self._membership.voting_peers)
-            for policy in new.values():
-                if policy.receipt is not None and policy.receipt.startswith("replicas="):
-                    if int(policy.receipt.partition("=")[2]) > most:
-                        raise ConfigError(
-                            [
-                                f"policy {policy.pattern}: receipt = {policy.receipt}: must be at most "
-                                f"replicas={most}, because the mesh has no more other nodes"
-                            ]
-                        )
+            for name, policy in new.items():
+                check_replicas(f"{KIND} {name}", policy, len(self._membership.voting_peers))
             before = {policy.pattern: policy for policy in self._chosen()}
             kept = [policy for name, policy in before.items() if name not in changes]
             check_policies(self._node.settings, [*kept, *new.values()])

@@ -11,6 +11,7 @@ from qmq.admin.definitions import DefinitionVerbs
 from qmq.definitions.definition import Definition, Key, Version
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE
 from qmq.model.dots import Origin
+from qmq.settings.definitions.kinds import DefinitionKinds
 from qmq.verbs.definitions import ExportDefinitions, ListDefinitions
 from qmq.verbs.verb import VerbRequest
 
@@ -35,7 +36,8 @@ async def test_many_definitions_are_read_and_encoded_in_turns(
 ) -> None:
     seeded = Version(1, 0, Origin("a", 1), 1)
     table = [Definition(Key("queue", name), seeded, '{"key":"k"}') for name in NAMES]
-    live: Any = SimpleNamespace(kinds={"queue": None}, of_kind=lambda kind: table)
+    any_kind: Any = None
+    live: Any = SimpleNamespace(kinds=DefinitionKinds(queue=any_kind), of_kind=lambda kind: table)
     unused: Any = None
     verbs = DefinitionVerbs(unused, unused, live, unused, unused)
     turns = 0
