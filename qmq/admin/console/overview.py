@@ -1,10 +1,9 @@
 """What one node reports on the first page of the console: a few KB, the same for all users."""
 
-from dataclasses import fields
-from functools import cache
 from typing import Any, Final
 
 import trio
+from msgspec import to_builtins
 
 from qmq import __version__
 from qmq.admin.facts.conditions import Conditions
@@ -75,24 +74,14 @@ class Overview:
             "journal_bytes": found.journal.bytes,
             "memory_bytes": found.memory.bytes,
             "memory_max_bytes": found.memory.max,
-            "fsync": _facts(found.fsync),
-            "traffic": _facts(found.traffic),
+            "fsync": to_builtins(found.fsync),
+            "traffic": to_builtins(found.traffic),
             "members": sorted(membership.members),
             "learner": membership.is_learner,
             "retired": sorted(membership.retired),
             "links": self._connections.links(LinksCall()).rows,
-            "owners": [] if self._mesh.is_alone else [_facts(one) for one in mesh_parts.takeover.statistics().owners],
+            "owners": [] if self._mesh.is_alone else to_builtins(mesh_parts.takeover.statistics().owners),
             "readers": [row._asdict() for row in self._readers.rows()[:READERS_SHOWN]],
-            "conditions": [_facts(one) for one in conditions[:CONDITIONS_SHOWN]],
+            "conditions": to_builtins(conditions[:CONDITIONS_SHOWN]),
             "conditions_more": max(0, len(conditions) - CONDITIONS_SHOWN),
         }
-
-
-def _facts(statistics: Any) -> dict[str, Any]:
-    """The fields of a snapshot whose values are plain. `asdict` copies each value, which takes most of an overview."""
-    return {name: getattr(statistics, name) for name in _names(statistics.__class__)}
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple([field.name for field in fields(kind)])

@@ -14,10 +14,7 @@ from qmq.admin.console.overview import Overview
 from qmq.admin.console.queue_history import QueueHistoryCall
 from qmq.admin.console.queue_pages import (
     ConsoleCall,
-    FirstQueues,
-    FirstsCall,
     QueuePages,
-    QueueRows,
     RowsCall,
     firsts_call,
     merged_rows,
@@ -74,8 +71,8 @@ class ConsoleRequests:
         self._rpc = rpc
         self._system = system
         self.history = history
-        self._pages = pages
-        self._overview = overview
+        self.pages = pages
+        self.of_node = overview
         self._verbs: Mapping[str, Callable[[VerbRequest[Any]], Awaitable[Facts]]] = {
             "overview": self._overviews,
             "history": self._histories,
@@ -128,22 +125,6 @@ class ConsoleRequests:
             "nodes_missing": sorted({*missing, *silent}),
         }
 
-    # Of one node
-
-    async def overview_here(self, call: OverviewCall) -> Facts:
-        return await self._overview.facts()
-
-    def history_here(self, call: HistoryCall) -> Facts:
-        return self.history.here(call)
-
-    def queue_history_here(self, call: QueueHistoryCall) -> Facts:
-        return self.history.of_queues.here(call)
-
     def audited_here(self, call: AuditCall) -> AuditRows:
+        """The reply of this node."""
         return AuditRows(list(self._system.audited))
-
-    async def firsts_here(self, call: FirstsCall) -> FirstQueues:
-        return await self._pages.firsts(call)
-
-    async def rows_here(self, call: RowsCall) -> QueueRows:
-        return await self._pages.rows(call)

@@ -10,9 +10,7 @@ from trio.testing import MockClock
 
 from qmq.admin.console.feed import POLL_SECONDS
 from qmq.admin.console.logins import CSRF_HEADER, IDLE_SECONDS_MAX, LOGIN_SECONDS_MAX, LOGINS_MAX, BrowserLogins
-from qmq.admin.console.requests import OverviewCall
 from qmq.config import AuthenticationSettings
-from qmq.mesh.peers.calls import Facts
 from qmq.protocols.http.openapi import openapi
 from tests.auth.keys import AUDIENCE, ISSUER, RSA_KEY, claims, jwk, token, write_jwks
 from tests.node.mesh_rig import MeshRig
@@ -334,14 +332,14 @@ async def test_form_cannot_log_in(autojump_clock: MockClock) -> None:
 async def test_tabs_share_one_question_to_the_mesh(autojump_clock: MockClock) -> None:
     async with MeshRig("a", "b").run() as rig:
         asked = 0
-        answer = rig.nodes["b"].admin.console.overview_here
+        answer = rig.nodes["b"].admin.console.of_node.facts
 
-        async def counted(call: OverviewCall) -> Facts:
+        async def counted() -> dict[str, Any]:
             nonlocal asked
             asked += 1
-            return await answer(call)
+            return await answer()
 
-        rig.nodes["b"].admin.console.overview_here = counted  # type: ignore[method-assign]
+        rig.nodes["b"].admin.console.of_node.facts = counted  # type: ignore[method-assign]
         tabs = [await (await dial_node(rig, "a")).follow("/v1/console/events") for _ in range(10)]
 
         for _ in range(5):

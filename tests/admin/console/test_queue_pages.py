@@ -292,7 +292,7 @@ async def test_node_whose_rows_are_missing_is_named(autojump_clock: MockClock, m
     async with MeshRig("a", "b").run() as rig:
         for node, messages in (("a", 1), ("b", 2)):
             rig.nodes[node].broker.queues.get("/queue/both").held = messages
-        monkeypatch.setattr(rig.nodes["b"].admin.console, "rows_here", refuse)
+        monkeypatch.setattr(rig.nodes["b"].admin.console.pages, "rows", refuse)
 
         facts = await page(await dial_node(rig, "a"), sort="depth", scope="mesh")
 
