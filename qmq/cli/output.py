@@ -4,7 +4,6 @@ Text from outside (bodies, headers, messages of a server) goes through `printabl
 control characters in it could control the terminal.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -75,6 +74,8 @@ def utc_text(at_us: int) -> str:
 
 def print_json(value: object) -> None:
     """One JSON text on one line, keys in the order given; flushed, so that a reader of a pipe gets it at once."""
+    import json  # Only for output that is JSON: `qmq --help` starts without it.
+
     click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
 
 
