@@ -43,6 +43,12 @@ def test_every_extra_belongs_to_a_level() -> None:
     assert {extra for extras, _ in LEVELS.values() for extra in extras} == PROJECT["optional-dependencies"].keys()
 
 
+def test_every_extra_is_described() -> None:
+    page = (ROOT / "docs" / "installation.md").read_text("utf-8")
+
+    assert [extra for extra in PROJECT["optional-dependencies"] if f"`{extra}`" not in page] == []
+
+
 # Tests that are run again where more is installed, and the level of that; all others have what is in `tests`.
 APART = {
     "browser/": "browser",
