@@ -209,7 +209,7 @@ class QueueStore(Protocol):
     def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
         """(sequence, queue, attempts) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
 
-        It reads each queue of the origin, bodies included, so only repairs call it.
+        It asks each queue of the origin where it begins, and reads bodies of runs, so only repairs call it.
         """
 
     def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:

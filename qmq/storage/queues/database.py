@@ -77,7 +77,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
     def missing(self, missing_ranges: Sequence[MissingRange], position: int) -> None:
         with self._change() as writer:
             for missing in missing_ranges:
-                self._remember(writer, missing)
+                writer.execute(self.statements.ADD_MISSING, missing_columns(missing))
             self._move(writer, position)
 
     def repair(self, missing: MissingRange, rows: Sequence[QueueRow], left: MissingRange | None) -> None:
@@ -90,7 +90,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
             stood = self._end_missing(writer, missing)
             if damaged or stood or not missing.is_of_one:
                 if left is not None:
-                    self._remember(writer, left)
+                    writer.execute(self.statements.ADD_MISSING, missing_columns(left))
                 self._insert(writer, by_partition(runs_of(rows)), added)
         self._changed(added, met)
 
@@ -234,9 +234,6 @@ class DatabaseQueueStore(DatabaseReads[C]):
             self._run_rows(self.statements.SUBTRACT, [(place[0], *total)])
         self._run_rows(self.statements.RECOUNT, list(recount))
         self._run_rows(self.statements.CLOSE_PARTITIONS, list({place[:1] for place in damaged}))
-
-    def _remember(self, writer: C, missing: MissingRange) -> None:
-        writer.execute(self.statements.ADD_MISSING, missing_columns(missing))
 
     def _end_missing(self, writer: C, missing: MissingRange) -> int:
         """Return how many there were."""

@@ -8,34 +8,41 @@ because a row that an older snapshot showed as damaged may have been settled or 
 """
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from heapq import merge
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from operator import attrgetter, itemgetter
+from typing import Final
 
 from qmq.model.dots import Dot, Origin
-from qmq.model.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow
 from qmq.storage.format.row_checksum import is_in_place
 from qmq.storage.queues.plan import (
+    NO_HEAD,
     SIGN,
     UNSETTLED_ROWS,
     PartitionRow,
+    by_sequence,
     expired_within,
+    first_within,
     is_page_full,
     missing_of,
     origin_columns,
     row_bytes,
     rows_within,
     signed,
+    sum_of,
     unsigned,
     within,
 )
 from qmq.storage.queues.rows import Raw, rows_of
 from qmq.storage.queues.run_reads import C, Place, RunReads
+
+UNSETTLED_BYTES: Final = 4 * 1024 * 1024
+"""Headers and bodies that one step of `QueueStore.unsettled` reads."""
 
 
 class DatabaseReads(RunReads[C]):
@@ -75,13 +82,7 @@ class DatabaseReads(RunReads[C]):
                 due_us = 0
                 if delayed:
                     due_us = reader.execute(self.statements.NEXT_DUE, (partition, now_us)).fetchone()[0] or 0
-                known = found.get(queue, QueueHead(0, 0, (), 0))
-                found[queue] = QueueHead(
-                    known.messages + messages,
-                    known.body_bytes + size,
-                    tuple(sorted({*known.priorities, -rank}, key=delivery_order, reverse=True)),
-                    min(known.next_due_us or due_us, due_us or known.next_due_us),
-                )
+                found[queue] = sum_of(found.get(queue, NO_HEAD), QueueHead(messages, size, (-rank,), due_us))
         return {queue: found[queue] for queue in queues if queue in found}
 
     def page(
@@ -119,7 +120,7 @@ class DatabaseReads(RunReads[C]):
                     found += self._sound(reader, statement, bounds, rows_of, limit - len(rows), bytes_max)
                     if partition.has_runs:
                         found += self._in_runs(reader, partition, beyond, limit - len(rows), bytes_max)
-                found.sort(key=attrgetter("dot.sequence"))
+                found.sort(key=by_sequence)
                 # In this order: where one partition was cut, the other may reach further.
                 rows = rows_within(rows + found, limit, bytes_max)
                 if is_page_full(rows, limit, bytes_max):
@@ -221,41 +222,49 @@ class DatabaseReads(RunReads[C]):
             return self._lost(reader) + list(self._met.values())
 
     def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
+        found: list[tuple[int, str, int]] = []
         with self._snapshot() as reader:
-            rows = islice(self._by_sequence(reader, origin, after, through, limit), limit)
-            return [(row.dot.sequence, row.queue, row.attempts) for row in rows]
+            while wanted := min(limit - len(found), UNSETTLED_ROWS):
+                rows = self._by_sequence(reader, origin, after, through, wanted, UNSETTLED_BYTES)
+                if not rows:
+                    break
+                found += [(row.dot.sequence, row.queue, row.attempts) for row in rows]
+                after = rows[-1].dot.sequence
+        return found
 
     def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
-        rows: list[QueueRow] = []
         with self._snapshot() as reader:
-            for row in islice(self._by_sequence(reader, origin, after, through, UNSETTLED_ROWS), UNSETTLED_ROWS):
-                bytes_max -= row_bytes(row)
-                if rows and bytes_max < 0:
-                    break
-                rows.append(row)
-        return rows
+            rows = self._by_sequence(reader, origin, after, through, UNSETTLED_ROWS, bytes_max)
+        sizes = list(accumulate(map(row_bytes, rows)))
+        return rows[: max(bisect_right(sizes, bytes_max), 1)]
 
-    def _by_sequence(self, reader: C, origin: Origin, after: int, through: int, limit: int) -> Iterator[QueueRow]:
-        """The sound rows of an origin; `limit` is about how many are wanted."""
+    def _by_sequence(
+        self, reader: C, origin: Origin, after: int, through: int, limit: int, bytes_max: int
+    ) -> list[QueueRow]:
+        """The first sound rows of an origin after `after`, within these bounds."""
         number = self._origin_number(reader, origin)
         if number is None:
-            return iter(())
+            return []
         after, through = min(after, SIGN - 1), min(through, SIGN - 1)
-        return merge(
-            self._single_rows(reader, origin, (number, after, through, limit)),
-            self._rows_of_runs(reader, origin, (number, after, through, limit)),
-        )
+        rows, through = self._rows_of_runs(reader, (number, origin, after, through), limit, bytes_max)
+        left = bytes_max
+        for row in islice(self._single_rows(reader, origin, (number, after, through), limit), limit):
+            rows.append(row)
+            left -= row_bytes(row)
+            if left <= 0:
+                break
+        return first_within(rows, through, limit, bytes_max)[0]
 
-    def _single_rows(self, reader: C, origin: Origin, bounds: tuple[int, int, int, int]) -> Iterator[QueueRow]:
+    def _single_rows(self, reader: C, origin: Origin, span: tuple[int, int, int], limit: int) -> Iterator[QueueRow]:
         """Read one by one: their bodies may be large."""
-        number, after, through, limit = bounds
+        number, after, through = span
         while keys := reader.execute(self.statements.UNSETTLED, (number, after, through, limit)).fetchall():
-            for after, partition, queue, rank, delayed, number in keys:
-                raw = self._one(reader, (partition, after))
+            for after, id, queue, rank, delayed, _ in keys:
+                partition = PartitionRow(id, queue, rank, delayed, number, *origin_columns(origin))
+                raw = self._one(reader, (partition.id, after))
                 if raw is None:
-                    raise self._broken(f"row {after} of partition {partition} is in one place and not in another")
-                its = PartitionRow(partition, queue, rank, bool(delayed), number, origin)
-                yield from self._intact(reader, its, [raw])
+                    raise self._broken(f"row {after} of partition {partition.id} is in one place and not in another")
+                yield from self._intact(reader, partition, [raw])
             if len(keys) < limit:
                 return
 
@@ -269,7 +278,7 @@ class DatabaseReads(RunReads[C]):
         """The partitions of a queue that `statement` finds, by origin."""
         found = sorted(reader.execute(statement, parameters).fetchall())
         return [
-            PartitionRow(id, queue, rank, bool(delayed), number, Origin(node, unsigned(incarnation)), None, bool(runs))
+            PartitionRow(id, queue, rank, delayed, number, node, incarnation, None, runs)
             for number, id, incarnation, rank, delayed, runs in found
         ]
 
@@ -278,7 +287,7 @@ class DatabaseReads(RunReads[C]):
         found = reader.execute(self.statements.PARTITION, (number,)).fetchone()
         if found is None:
             raise self._broken(f"partition {number} is missing")
-        return partition_of(found)
+        return PartitionRow(*found)
 
     def _lost(self, connection: C) -> list[MissingRange]:
         """The stored missing ranges."""
@@ -359,9 +368,3 @@ class DatabaseReads(RunReads[C]):
     @abstractmethod
     def _sizes(self, reader: C, statement: str, parameters: tuple[int, ...]) -> list[int]:
         """Bytes of headers and body of each row that `statement` selects, in its order; no body is read."""
-
-
-def partition_of(found: tuple[int, str, int, int, int, str, int, int]) -> PartitionRow:
-    """From a row of the statement `PARTITION`. Its checksum is the stored one."""
-    partition, queue, rank, delayed, origin, node, incarnation, checksum = found
-    return PartitionRow(partition, queue, rank, bool(delayed), origin, Origin(node, unsigned(incarnation)), checksum)

@@ -8,12 +8,16 @@ Surprising: settles name the queue but not the level, so a settle is searched fo
 origin; there is seldom more than one.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 from qmq.model.dots import Dot, Origin
+from qmq.model.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import ANY_BYTES, QueueRow, RowDamage, RowRun
+from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow, RowDamage, RowRun
 from qmq.storage.format.row_checksum import partition_checksum
 
 SIGN: Final = 1 << 63
@@ -23,6 +27,8 @@ RUN_MIN: Final = 32
 
 
 Key = TypeVar("Key")
+
+by_sequence: Final = attrgetter("dot.sequence")
 
 
 class PartitionKey(NamedTuple):
@@ -35,7 +41,7 @@ class PartitionKey(NamedTuple):
 
 
 class PartitionRow:
-    """A partition as a database has it: `id` and `number` name it and its origin there.
+    """A partition, from its columns: `id` and `number` name it and its origin in the database.
 
     `checksum` is part of the checksums of its rows. It is computed from the other columns, unless it is given.
     """
@@ -47,20 +53,21 @@ class PartitionRow:
         id: int,
         queue: str,
         rank: int,
-        delayed: bool,
+        delayed: int,
         number: int,
-        origin: Origin,
+        node: str,
+        incarnation: int,
         checksum: int | None = None,
-        has_runs: bool = True,
+        has_runs: int = True,
     ) -> None:
         self.id = id
         self.queue = queue
         self.rank = rank
-        self.delayed = delayed
+        self.delayed = bool(delayed)
         self.number = number
-        self.origin = origin
-        self.checksum = partition_checksum(queue, rank, delayed, origin) if checksum is None else checksum
-        self.has_runs = has_runs
+        self.origin = Origin(node, unsigned(incarnation))
+        self.checksum = partition_checksum(queue, rank, self.delayed, self.origin) if checksum is None else checksum
+        self.has_runs = bool(has_runs)
 
 
 def missing_columns(missing: MissingRange) -> tuple[str, int, int, int, int, str]:
@@ -178,13 +185,8 @@ UNSETTLED_ROWS: Final = 1000
 
 def within(sizes: Iterable[int], bytes_max: int) -> int:
     """How many of `sizes` are needed to reach `bytes_max`; all, if they do not."""
-    count = total = 0
-    for size in sizes:
-        count += 1
-        total += size
-        if total >= bytes_max:
-            break
-    return count
+    totals = list(accumulate(sizes))
+    return min(bisect_left(totals, bytes_max) + 1, len(totals))
 
 
 def row_bytes(row: QueueRow) -> int:
@@ -203,12 +205,16 @@ def is_page_full(rows: list[QueueRow], limit: int, bytes_max: int) -> bool:
     return len(rows) >= limit or (bytes_max < ANY_BYTES and sum(map(row_bytes, rows)) >= bytes_max)
 
 
-def _expiry(row: QueueRow) -> int:
-    return row.expires_us
+def first_within(rows: list[QueueRow], through: int, limit: int, bytes_max: int) -> tuple[list[QueueRow], int]:
+    """The first of these rows up to `through`, by sequence, within these bounds; up to where others may be missing."""
+    rows.sort(key=by_sequence)
+    del rows[bisect_right(rows, through, key=by_sequence) :]
+    rows = rows_within(rows, limit, bytes_max)
+    return rows, rows[-1].dot.sequence if is_page_full(rows, limit, bytes_max) else through
 
 
 def expired_within(
-    rows: list[QueueRow], limit: int, bytes_max: int, expiry: Callable[[QueueRow], int] = _expiry
+    rows: list[QueueRow], limit: int, bytes_max: int, expiry: Callable[[QueueRow], int] = attrgetter("expires_us")
 ) -> list[QueueRow]:
     """The result of `QueueStore.expired` for these rows."""
     return rows_within(sorted(rows, key=expiry), limit, bytes_max)
@@ -228,3 +234,15 @@ def unsigned(value: int) -> int:
 
 def origin_columns(origin: Origin) -> tuple[str, int]:
     return origin.node, signed(origin.incarnation)
+
+
+NO_HEAD: Final = QueueHead(0, 0, (), 0)
+
+
+def sum_of(one: QueueHead, other: QueueHead) -> QueueHead:
+    return QueueHead(
+        one.messages + other.messages,
+        one.body_bytes + other.body_bytes,
+        tuple(sorted({*one.priorities, *other.priorities}, key=delivery_order, reverse=True)),
+        min(one.next_due_us or other.next_due_us, other.next_due_us or one.next_due_us),
+    )

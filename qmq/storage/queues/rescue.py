@@ -19,7 +19,6 @@ from qmq.model.dots import Dot
 from qmq.storage.disk.disk import write_durably
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
-from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow
 from qmq.storage.queues.rows import runs_of, sound_row
 from qmq.storage.queues.scan import PARTITIONS_ALL, WALK_RUNS, is_partition_sound, read_tombstones
@@ -123,15 +122,10 @@ def _rescue(old: Path, new: SqliteQueueStore) -> int:
                 new.apply(runs_of(rows), {}, [], [], NOWHERE)
                 rows, size = [], 0
         # The journal may have dropped settles whose messages come later.
-        tombstones = _sound_tombstones(reader)
+        with suppress(TypeError, ValueError):
+            tombstones = read_tombstones(reader)
     new.apply(runs_of(rows), {}, tombstones, [], NOWHERE)
     return count
-
-
-def _sound_tombstones(reader: sqlite3.Connection) -> set[Dot]:
-    with suppress(sqlite3.Error, TypeError, ValueError):
-        return read_tombstones(reader)
-    return set()
 
 
 def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
@@ -139,7 +133,7 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
     with suppress(sqlite3.Error, TypeError, ValueError):
         for _, _, *found in reader.execute(PARTITIONS_ALL):
             with suppress(TypeError, ValueError):
-                partition = partition_of(found)
+                partition = PartitionRow(*found)
                 if is_partition_sound(partition):
                     partitions.append(partition)
     for partition in partitions:

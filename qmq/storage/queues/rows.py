@@ -49,12 +49,8 @@ def runs_of(rows: Iterable[QueueRow]) -> list[RowRun]:
 
 def counts_of(runs: Iterable[RowRun]) -> tuple[int, int]:
     """Messages, and bytes of their bodies."""
-    messages = size = 0
-    for run in runs:
-        messages += len(run.records)
-        for record in run.records:
-            size += len(record[5])
-    return messages, size
+    sizes = [len(record[5]) for run in runs for record in run.records]
+    return len(sizes), sum(sizes)
 
 
 def row_values(partition: int, number: int, shared: int, run: RowRun) -> list[int | bytearray]:

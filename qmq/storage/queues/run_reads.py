@@ -4,16 +4,24 @@
 """
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from qmq.model.dots import Origin
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.queue_store import QueueRow, RowDamage
-from qmq.storage.queues.plan import SIGN, PartitionRow, is_page_full, note_damage, rows_within, signed
+from qmq.storage.queues.plan import (
+    SIGN,
+    PartitionRow,
+    first_within,
+    is_page_full,
+    note_damage,
+    origin_columns,
+    rows_within,
+    signed,
+)
 from qmq.storage.queues.stored_run import RawRun, StoredRun, read_run
 
 
@@ -43,8 +51,6 @@ NO_PARTITION: Final = -1
 
 RUNS_AT_ONCE: Final = 8
 """Runs that are read in one piece: half a MiB."""
-
-_sequence: Final = attrgetter("dot.sequence")
 
 
 class RunReads(ABC, Generic[C]):
@@ -91,23 +97,33 @@ class RunReads(ABC, Generic[C]):
         found = reader.execute(self.statements.NTH, (ids[0], place, ids[1], place, 1, left - 1)).fetchone()
         return None if found is None else int(found[0])
 
-    def _rows_of_runs(self, reader: C, origin: Origin, bounds: tuple[int, int, int, int]) -> Iterator[QueueRow]:
-        """Runs of several partitions lie one in another."""
-        number, after, through, limit = bounds
-        first = -1
-        begun: list[QueueRow] = []
-        while keys := reader.execute(self.statements.RUNS_OF, (number, after, through, first, after, limit)).fetchall():
+    def _rows_of_runs(
+        self, reader: C, span: tuple[int, Origin, int, int], limit: int, bytes_max: int
+    ) -> tuple[list[QueueRow], int]:
+        """The first rows in runs of an origin, and the sequence up to which these are all.
+
+        Runs of several partitions lie one in another. None is read that begins after what is wanted.
+        """
+        number, origin, after, through = span
+        rows: list[QueueRow] = []
+        first, count, size, asked = -1, 0, 0, limit
+        while keys := reader.execute(self.statements.RUNS_OF, (number, after, through, first, after, asked)).fetchall():
             for first, id, queue, rank, delayed, _ in keys:
-                place = bisect_left(begun, first, key=_sequence)
-                yield from begun[:place]
-                del begun[:place]
-                partition = PartitionRow(id, queue, rank, bool(delayed), number, origin)
-                for run in self._runs(reader, self.statements.RUNS, id, partition.checksum, first, 1):
-                    rows = self._intact_run(partition, run, after)
-                    begun = sorted(begun + rows[: bisect_right(rows, through, key=_sequence)], key=_sequence)
-            if len(keys) < limit:
+                if first > through:
+                    return rows, through
+                partition = PartitionRow(id, queue, rank, delayed, number, *origin_columns(origin))
+                for run in self._runs(reader, self.statements.RUNS, partition.id, partition.checksum, first, 1):
+                    found = self._intact_run(partition, run, after)
+                    rows += found
+                    count, size = count + len(found), size + run.size
+                # Not each time: many runs would be sorted again and again.
+                if count >= limit or size >= bytes_max:
+                    rows, through = first_within(rows, through, limit, bytes_max)
+                    count = size = 0
+            if len(keys) < asked:
                 break
-        yield from begun
+            asked *= 8
+        return rows, through
 
     def _intact_run(self, partition: PartitionRow, run: StoredRun, beyond: int) -> list[QueueRow]:
         """The waiting messages of a run after `beyond`; if its bytes are damaged, all that wait there are missing."""

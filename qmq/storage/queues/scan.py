@@ -11,7 +11,6 @@ from typing import Final
 
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.row_checksum import number_checksum, partition_checksum
-from qmq.storage.queues.database_reads import partition_of
 from qmq.storage.queues.plan import PartitionRow, unsigned
 from qmq.storage.queues.rows import Raw
 from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, RUN_NUMBERS, WIDTHS
@@ -49,7 +48,7 @@ def read_tombstones(reader: sqlite3.Connection) -> set[Dot]:
 
 
 def is_partition_sound(row: PartitionRow) -> bool:
-    """Whether the stored checksum (`partition_of`) fits the other columns."""
+    """Whether the stored checksum fits the other columns."""
     return row.checksum == partition_checksum(row.queue, row.rank, row.delayed, row.origin)
 
 
@@ -87,7 +86,7 @@ def walk(
     for messages, size, *remainder in reader.execute(PARTITIONS_ALL).fetchall():
         if remainder[5] is None:
             return f"partition {remainder[0]} has no origin"
-        partition = partition_of(remainder)
+        partition = PartitionRow(*remainder)
         if not is_partition_sound(partition):
             return f"the checksum of partition {partition.id} does not fit"
         partitions[partition.id] = partition

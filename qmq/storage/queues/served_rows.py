@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from qmq.model.dots import Dot
-from qmq.model.levels import delivery_order
 from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow, QueueStore
-from qmq.storage.queues.plan import expired_within, is_page_full, rows_within
+from qmq.storage.queues.plan import NO_HEAD, expired_within, is_page_full, rows_within, sum_of
 
 SAME_CLOCKS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -41,8 +40,7 @@ class ServedRows:
             for queue, head in self._queues.heads(node, queues, now_us - ahead_us).items():
                 if ahead_us and head.next_due_us:
                     head = head._replace(next_due_us=head.next_due_us + ahead_us)
-                known = found.get(queue)
-                found[queue] = head if known is None else _sum(known, head)
+                found[queue] = sum_of(found.get(queue, NO_HEAD), head)
         return found
 
     def page(
@@ -132,12 +130,3 @@ class ServedRows:
     def is_empty(self) -> bool:
         """Whether there is no row at all."""
         return all(self._queues.is_empty(node) for node in self.nodes)
-
-
-def _sum(one: QueueHead, other: QueueHead) -> QueueHead:
-    return QueueHead(
-        one.messages + other.messages,
-        one.body_bytes + other.body_bytes,
-        tuple(sorted({*one.priorities, *other.priorities}, key=delivery_order, reverse=True)),
-        min(one.next_due_us or other.next_due_us, other.next_due_us or one.next_due_us),
-    )

@@ -7,12 +7,12 @@ import pytest
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.format.row_checksum import checksum_of
-from qmq.storage.queues.plan import PartitionRow
+from qmq.storage.queues.plan import PartitionRow, origin_columns
 from qmq.storage.queues.rows import Raw, row_values, rows_of, runs_of, sound_row, split_rows
 from tests.fakes.queue_store import rows_in
 
 A, B = Origin("a", 1), Origin("b", 2**64 - 1)
-PARTITION = PartitionRow(7, "/queue/q", -4, False, 3, A)
+PARTITION = PartitionRow(7, "/queue/q", -4, 0, 3, *origin_columns(A))
 
 
 def random_rows(rng: random.Random) -> list[QueueRow]:

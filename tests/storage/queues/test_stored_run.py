@@ -8,7 +8,7 @@ import pytest
 
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.queue_store import QueueRow
-from qmq.storage.queues.plan import PartitionRow, unsigned
+from qmq.storage.queues.plan import PartitionRow, origin_columns, unsigned
 from qmq.storage.queues.rows import runs_of
 from qmq.storage.queues.stored_run import (
     RUN_BYTES_MAX,
@@ -23,7 +23,7 @@ from qmq.storage.queues.stored_run import (
 from tests.fakes.queue_store import rows_in
 
 A = Origin("a", 2**64 - 1)
-PARTITION = PartitionRow(7, "/queue/q", -4, False, 3, A)
+PARTITION = PartitionRow(7, "/queue/q", -4, 0, 3, *origin_columns(A))
 
 
 def row(sequence: int, body: bytes = b"body", flags: int = 7, headers: bytes = b"k:v\n") -> QueueRow:
