@@ -105,7 +105,7 @@ class BeanstalkDialogue(ClientDialogue):
             return
         if not logins.is_user(user):
             raise Refused("login-failed", f"The user {user} of this listener does not exist.")
-        session.grant = logins.admit_again(Grant(Principal(user), USERS, proof=logins.proof_of(user)))
+        session.grant = logins.admit(Grant(Principal(user), USERS, proof=logins.proof_of(user)))
         self._path.audit(session)
 
     # Commands

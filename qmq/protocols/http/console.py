@@ -60,7 +60,7 @@ class WebConsole:
         """The login behind a token, counted as one more connection of its user, or `instead_of` one (`Logins.check`);
         None without a token. Raises Refused when the user has too many."""
         login = None if token is None else self._find(token)
-        return None if login is None else self._of_users.admit_again(login.grant, instead_of)
+        return None if login is None else self._of_users.admit(login.grant, instead_of)
 
     def log_in(self, request: HttpRequest, session: ClientSession, cookie: str | None) -> Answer:
         """The identity of the client, which a POST with `Authorization` makes a cookie of. `cookie` is the token that

@@ -142,10 +142,10 @@ class Logins:
         trio.BrokenResourceError is raised. Raises Refused when the login fails.
         """
         if listener is None:
-            return self._admit(LOCAL)
+            return self.admit(LOCAL)
         has_login = credentials.login is not None or credentials.token is not None
         if not has_login and certified and self._hashes:
-            return self._admit(Grant(Principal(self._certified_user(certified)), CERTIFICATE), instead_of)
+            return self.admit(Grant(Principal(self._certified_user(certified)), CERTIFICATE), instead_of)
         if not has_login or not self._has_logins:
             if self.serves_anonymous(listener):
                 return None
@@ -157,7 +157,7 @@ class Logins:
             steps = math.ceil((trio.current_time() - began) / FAILED_LOGIN_SECONDS)
             await trio.sleep_until(began + max(1, steps) * FAILED_LOGIN_SECONDS)
             raise
-        return self._admit(grant, instead_of)
+        return self.admit(grant, instead_of)
 
     async def _grant_of(self, credentials: Credentials, until_left: Callable[[], Awaitable[None]]) -> Grant:
         """The decision of the first authenticator that knows these credentials. Raises LoginRefused."""
@@ -195,13 +195,10 @@ class Logins:
             raise Refused("login-failed", f"The certificate of the client names {many}.")
         return users[0]
 
-    def admit_again(self, grant: Grant, instead_of: str | None = None) -> Grant:
-        """Count another connection of a login that `check` has granted before; `instead_of` as there. Raises Refused
-        when it has too many."""
-        return self._admit(grant, instead_of)
-
-    def _admit(self, grant: Grant, instead_of: str | None = None) -> Grant:
-        """Count a connection of this principal. Raises Refused when it has too many."""
+    def admit(self, grant: Grant, instead_of: str | None = None) -> Grant:
+        """Count a connection of a login that `check` has granted, now or before; `instead_of` as there. Raises Refused
+        when its principal has too many.
+        """
         login = grant.principal.name
         most = self._limits_of(grant.principal).connections_max
         if most is None:
