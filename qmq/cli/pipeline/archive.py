@@ -48,8 +48,8 @@ def archive(table: str, as_json: bool, **source: Any) -> None:
         click.echo(f"no node has these any more, so the archive goes on without them: {done.missing}", err=True)
     if done.found:
         click.echo(f"these were missing and have been added: {done.found}", err=True)
-    files = f"{done.files} files, {byte_size(done.bytes)}"
-    click.echo(f"{done.rows} messages added in {done.seconds:.1f} s ({files}, {done.commits} commits)")
+    made = f"{counted(done.files, 'file')}, {byte_size(done.bytes)}, {counted(done.commits, 'commit')}"
+    click.echo(f"{counted(done.rows, 'message')} added in {done.seconds:.1f} s ({made})")
 
 
 @click.command
@@ -71,7 +71,7 @@ def compact(table: str, target_mib: int, as_json: bool) -> None:
     if as_json:
         print_json({"files_added": done.added, "files_removed": done.removed})
     else:
-        click.echo(f"{done.removed} files became {done.added}")
+        click.echo(f"{counted(done.removed, 'file')} became {done.added}")
 
 
 @click.command
@@ -102,7 +102,7 @@ def vacuum(table: str, hours: int, dry_run: bool, as_json: bool) -> None:
     else:
         for name in names:
             click.echo(name)
-        click.echo(f"{len(names)} files {'would be' if dry_run else 'were'} removed")
+        click.echo(f"{counted(len(names), 'file')} {'to remove' if dry_run else 'removed'}")
 
 
 @click.command
