@@ -3,7 +3,9 @@
 Surprising: Spark's workers use the `python3` of the PATH, not the one that runs here, unless set before they start.
 """
 
+import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 MASTER_HERE: Final = "local[*]"
@@ -85,8 +88,22 @@ def running(app_name: str = "qmq") -> Iterator[SparkSession]:
     """A session for one job; stopped at the end, unless it was there before."""
     there = SparkSession.getActiveSession() is not None
     spark = session(app_name)
+    _be_quiet(is_ours=not there)
     try:
         yield spark
     finally:
         if not there:
             spark.stop()
+
+
+def _be_quiet(*, is_ours: bool) -> None:
+    """Of errors and at Ctrl-C: the job says in one line what Spark and py4j would log with stacks."""
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled |= is_ours
+    if is_ours and threading.current_thread() is threading.main_thread():
+        # In place of Spark's, which asks the JVM on the connection that waits for an answer.
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(*_: object) -> None:
+    logging.disable()
+    raise KeyboardInterrupt

@@ -1,7 +1,12 @@
-"""Drivers that tests kill: `python -m tests.spark.drivers stream|backfill|sink|connect …`, each a Spark of its own."""
+"""Drivers that tests kill, each a Spark of its own:
+`python -m tests.spark.drivers stream|backfill|sink|connect|endless …`.
+"""
 
+import os
 import signal
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,8 @@ from pyspark.sql import SparkSession
 
 from qmq.spark import backfill
 from qmq.spark.session import running
+from tests.spark.kills import PATIENCE_SECONDS
+from tests.support.cluster_wait import eventually
 
 SERVING = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -69,5 +76,21 @@ def sink(servers: str, rows: str, *queues: str) -> None:
             frame.write.format("qmq").mode("append").options(**options).save()
 
 
+def endless() -> None:
+    """A job that works until Ctrl-C."""
+    with suppress(KeyboardInterrupt), running("endless") as spark:
+        tracker = spark.sparkContext.statusTracker()
+
+        def interrupt() -> None:
+            eventually(tracker.getActiveJobsIds, "no job works", PATIENCE_SECONDS)
+            os.killpg(0, signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        spark.range(1 << 50).selectExpr("sum(id * id % 7)").collect()
+    print("stopped")
+
+
 if __name__ == "__main__":
-    {"stream": stream, "backfill": behind_archive, "sink": sink, "connect": connect}[sys.argv[1]](*sys.argv[2:])
+    {"stream": stream, "backfill": behind_archive, "sink": sink, "connect": connect, "endless": endless}[sys.argv[1]](
+        *sys.argv[2:]
+    )

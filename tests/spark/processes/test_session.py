@@ -10,6 +10,7 @@ import pytest
 from qmq.spark import session
 from qmq.spark.session import PATIENCE
 from tests.spark.processes.test_cluster import ROOT, environment
+from tests.spark.rig import A, batch, node, record
 
 JOB = """
 import os, sys, threading
@@ -37,6 +38,37 @@ def test_a_job_writes_only_what_it_has_to_say_and_is_patient_with_its_workers() 
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "120\n", "said by Java\n")
+
+
+def test_ctrl_c_ends_a_job_that_works_without_a_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.drivers", "endless"],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "SPARK_MASTER": "local[1]", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        start_new_session=True,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "stopped\n")
+    assert "Traceback" not in done.stderr and "py4j" not in done.stderr
+
+
+def test_a_condition_that_is_none_is_an_error_of_one_line(tmp_path: Path) -> None:
+    node(tmp_path, "a").segment([batch(A, 1, [record(1)])], {})
+    command = ["replay", "--path", str(tmp_path / "a"), "--where", "broken = 1", "--dry-run"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "qmq", "pipeline", *command],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "SPARK_MASTER": "local[1]", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "`broken`" in done.stderr, done.stderr
 
 
 def test_a_progress_bar_of_java_is_shown_before_its_line_ends(capfd: pytest.CaptureFixture[str]) -> None:
