@@ -140,7 +140,7 @@ def test_what_the_table_was_begun_with_and_what_is_asked_for_narrow_each_other(s
     [
         ({"startingOffsets": "latest"}, "startingOffsets: a history goes from the beginning"),
         ({"view": "records"}, "a history has messages"),
-        ({"columns": "bdy"}, "has no 'bdy'"),
+        ({"columns": "bdy"}, "has no column 'bdy'"),
         ({"subscibe": "/queue/a"}, "did you mean subscribe"),
     ],
 )
