@@ -19,10 +19,10 @@ from .conftest import Run
 HEAVY = ("trio", "qmq.config", "sqlite_utils", "msgpack", "argon2", "qmq.wire", "qmq.node", "qmq.storage")
 
 
-MODULES_MAX = {"qmq.cli; qmq.cli.main(['--help'], standalone_mode=False)": 115, "qmq.cli.serve, qmq.node.main": 805}
+MODULES_MAX = {"qmq.cli; qmq.cli.main(['--help'], standalone_mode=False)": 115, "qmq.cli.serve, qmq.node.main": 815}
 """Code behind an import → modules that it may load, those of Python included. Most of the time until the help is there,
 or a node accepts, is their import: lower a number when there are fewer, and see `python -X importtime` when there are
-more. 112 and 797 on Python 3.11; the rest is for others."""
+more. 112 and 797 on Python 3.11 with all that tests need; up to 811 elsewhere."""
 
 
 @pytest.mark.parametrize("code", MODULES_MAX)
