@@ -29,7 +29,7 @@ from qmq.errors import Refused
 from qmq.mesh.peers.verb_request import ROWS_AT_ONCE, ControlResponse, encode_fact, joined_facts, json_object
 from qmq.settings.definitions.live import Changes, LiveDefinitions, Value
 from qmq.settings.routing.left_behind import LeftBehind
-from qmq.verbs.verb import CONTROL, Verb, VerbRequest
+from qmq.verbs.verb import CONTROL, VerbRequest
 
 FILE_BYTES_MAX: Final = 8 << 20
 """Of a file to import, before it is parsed: room for 50,000 queues of RabbitMQ. The parser of Python holds up all
@@ -54,7 +54,7 @@ class DefinitionVerbs:
     _left_behind: LeftBehind
     _system: SystemTopics
 
-    async def respond(self, asked: VerbRequest[Verb]) -> ControlResponse:
+    async def respond(self, asked: VerbRequest[Any]) -> ControlResponse:
         """The response to a request. Raises Refused; then nothing has changed anywhere.
 
         A change is an event of the audit, without the values.
@@ -64,7 +64,7 @@ class DefinitionVerbs:
         async def change(changes: Changes, facts: dict[str, Any]) -> ControlResponse:
             stays = await self._left_behind.after(changes)
             facts |= {"left_behind": stays} if stays else {}
-            is_dry_run, quorum = asked.is_dry_run, getattr(asked.options, "quorum", False)
+            is_dry_run, quorum = asked.is_dry_run, asked.options.quorum
             report = await live.change(changes, asked.user, quorum=quorum, is_dry_run=is_dry_run)
             done = {**facts, **report.facts, "dry_run": is_dry_run}
             said = {name: fact for name, fact in done.items() if name not in ("left_out", "left_behind")}

@@ -49,7 +49,10 @@ CHECKPOINT_PARTS = 16
 that a checkpoint reads, and a file holds half of the reserve for the journal alone."""
 
 RESERVE_UNNOTICED_PARTS = 16
+"""One part in so many of the reserve may be used before that is noticed."""
+
 UNBOUNDED_BYTES = 1 << 62
+"""Where there is no reserve."""
 
 CHECKPOINT_ROOM_MAX = 32 << 20
 """No checkpoint needs a larger reserve, because it works in parts."""
