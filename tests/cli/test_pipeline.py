@@ -53,6 +53,10 @@ Traceback (most recent call last):
             % "OSError: no privileges\n    \x1b[31m↳\x1b[0m HEAD http://store/a?sign=key in 9 ms\n     ↳ 403 Forbidden",
             "no privileges: HEAD http://store/a in 9 ms: 403 Forbidden",
         ),
+        (
+            WORKER % "OSError: no answer of http://id:key@store:9000/a, nor of abfss://box@account/b\n",
+            "no answer of http://store:9000/a, nor of abfss://box@account/b",
+        ),
         (WORKER % "KeyError: 'a'\n\n\tat org.apache.spark.X(X.java:1)\nCaused by: java.lang.X: no", "'a'"),
         ("[STREAM_FAILED] It has ended: no\n=== Query ===\nId: 1", "[STREAM_FAILED] It has ended: no"),
         ("", "Spark failed without a message"),

@@ -39,7 +39,7 @@ def archive(table: str, as_json: bool, **source: Any) -> None:
     options = read_source(is_for_table=True, **source)
     from ...spark.jobs import archive as jobs
 
-    with job("archive") as spark:
+    with job("archive", options) as spark:
         done = jobs.archive(spark, options, table)
     if as_json:
         print_json(done.as_json())

@@ -29,9 +29,11 @@ def compare(left: str, right: str, everything: bool, as_json: bool, **source: An
     """
     read_source(archive=left, paths=(), servers=None, more=(), **source)  # errors are reported before Spark starts
     given = given_source(paths=(), servers=None, more=(), **source)
-    with job("compare") as spark:
-        from ...spark.jobs import compare as jobs
+    from ...spark.jobs import compare as jobs
 
+    login = {name: source[name] for name in ("login", "passcode", "cafile") if source[name]}
+    sides = [jobs.Side(where, login) for where in (left, right)]
+    with job("compare", *(side.where if side.is_archive else side.options for side in sides)) as spark:
         found = jobs.compare(spark, left, right, everything=everything, given=given)
     if as_json:
         print_json(jobs.as_json(found))

@@ -25,8 +25,8 @@ def dead_letters(archive: str | None, redrive: Path | None, as_json: bool, **sou
     dead letter queues. --redrive writes one line of JSON per dead letter. Remove the lines that should not be sent
     again, and send the others with qmq pipeline replay --list.
     """
-    read_source(archive=archive, **source)
-    with job("dead-letters") as spark:
+    options = read_source(archive=archive, **source)
+    with job("dead-letters", archive or options) as spark:
         from ...spark.jobs import dead_letters as jobs
 
         dead_letters = jobs.read_dead_letters(spark, given_source(**source), archive).cache()

@@ -44,11 +44,11 @@ def replay(
     Reads data directories (--path), live nodes (--servers) or an archive (--archive). Chooses messages by time (--from,
     --to), destination, a list, or an SQL expression over origin, sequence, timestamp, destination, headers and body.
     """
-    read_source(archive=archive, **source)
+    options = read_source(archive=archive, **source)
     nodes = send_to or source["servers"]
     if not dry_run and not (nodes and name):
         raise click.UsageError("give --name, and the nodes with --send-to; or --dry-run")
-    with job("replay") as spark:
+    with job("replay", archive or options) as spark:
         from ...spark.jobs import replay as jobs
         from ...spark.jobs.dead_letters import read_list
         from ...spark.jobs.messages import read_messages

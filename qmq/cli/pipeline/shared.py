@@ -218,20 +218,28 @@ def require_spark() -> None:
 
 
 @contextmanager
-def job(name: str) -> Iterator["SparkSession"]:
-    """A session for one job. An error ends the command with one line."""
+def job(name: str, *sources: "Options | str") -> Iterator["SparkSession"]:
+    """A session for one job. An error ends the command with one line.
+
+    `sources`: the logs, nodes and archives that it reads. They are asked before a JVM starts, which takes seconds.
+    """
     require_spark()
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from ...spark.reading.options import BadOption
+    from ...spark.archive.table import open_table
+    from ...spark.reading.place import open_place
     from ...spark.session import running
 
     try:
-        with running(f"qmq {name}") as spark:
-            yield spark
-    except (BadOption, OSError) as error:
-        raise Failed.by(error) from error
+        with failures_in_one_line():
+            for source in sources:
+                if isinstance(source, str):
+                    open_table(source)
+                else:
+                    open_place(source).close()
+            with running(f"qmq {name}") as spark:
+                yield spark
     except (PySparkException, Py4JError) as error:
         raise Failed(first_line(str(error))) from error
 
@@ -246,13 +254,15 @@ def first_line(text: str) -> str:
 _RAISED = re.compile(r"^(?!org\.|java\.)[A-Za-z_][\w.]*: (.+(?:\n.*↳.*)*)", re.MULTILINE)
 """The end of a traceback of Python, with the causes that an object store adds."""
 _ARROW = re.compile(r"\s*(?:\x1b\[[0-9;]*m)?↳(?:\x1b\[[0-9;]*m)?\s*")
-_QUERY = re.compile(r"(\bhttps?://[^\s?]+)\?\S*")
+_KEYS = re.compile(r"(?<=://)(?<!abfss://)[^\s/@]*@|(?<=\bhttp)(s?://[^\s?]+)\?\S*")
 
 
 def in_one_line(error: BaseException | str) -> str:
-    """What an error says, also one of an object store. Without the queries of addresses, which may be signed."""
+    """What an error says, also one of an object store. Without what addresses may have of keys: user and password, and
+    queries, which may be signed.
+    """
     text = " ".join(_ARROW.sub(": ", str(error)).split())
-    return _QUERY.sub(r"\1", text) or type(error).__name__
+    return _KEYS.sub(r"\1", text) or type(error).__name__
 
 
 @contextmanager
@@ -265,4 +275,4 @@ def failures_in_one_line() -> Iterator[None]:
     try:
         yield
     except (BadOption, OSError, DeltaError) as error:
-        raise Failed(in_one_line(error)) from error
+        raise Failed(in_one_line(Failed.by(error).message)) from error

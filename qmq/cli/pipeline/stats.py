@@ -29,9 +29,9 @@ def stats(window: str, as_json: bool, **source: Any) -> None:
 
     Failures of a retired node's messages count again with the node that adopts them.
     """
-    read_source(**source, view="records")  # errors are reported before Spark starts
+    options = read_source(**source, view="records")  # errors are reported before Spark starts
     given = given_source(**source)
-    with job("stats") as spark:
+    with job("stats", options) as spark:
         from ...spark.jobs import stats as jobs
 
         found = jobs.stats(jobs.read_records(spark, given), window=window)

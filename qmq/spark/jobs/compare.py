@@ -59,42 +59,43 @@ class Comparison:
 class Side:
     """A data directory, a live node (`host:port`), or an archive; `given` are the options to reach nodes."""
 
-    def __init__(self, spark: SparkSession, where: str, given: Mapping[str, str]) -> None:
-        self._spark = spark
+    def __init__(self, where: str, given: Mapping[str, str]) -> None:
         self.where = where = place_of(where)
         directory = directory_of(where)
         self.is_archive = directory is None or (directory / DELTA_LOG).is_dir()
         is_server = not Path(where).exists() and ":" in where
-        self._options: dict[str, str] = {**given, "servers" if is_server else "path": where}
+        self._given = dict(given) if self.is_archive else {**given, "servers" if is_server else "path": where}
+        self.options = read_options(self._given, of_archive=self.is_archive)
+        """What a node or its directory is opened with."""
 
     def choice(self) -> dict[str, str]:
         """Options that choose what an archive is of."""
         return archive_choice(open_table(self.where), self.where) if self.is_archive else {}
 
-    def held(self) -> RangeMap:
+    def held(self, spark: SparkSession) -> RangeMap:
         """What it has: one range of each origin."""
         if self.is_archive:
-            rows = self._archive({}).groupBy("origin").agg(f.min("sequence"), f.max("sequence")).collect()
+            rows = self._archive(spark, {}).groupBy("origin").agg(f.min("sequence"), f.max("sequence")).collect()
             # It goes as far as it says: behind its last message there may be settles.
             ends = table_vector(open_table(self.where), [row[0] for row in rows])
             return RangeMap({parse_origin(row[0]): [(row[1] - 1, max(row[2], ends.get(row[0], 0)))] for row in rows})
-        with closing(open_place(read_options(self._options))) as place:
+        with closing(open_place(self.options)) as place:
             have = place.available()
             return RangeMap.between(place.base(), have)
 
     def hashes(
-        self, choices: Sequence[Mapping[str, str]], needed: RangeMap | None, *, messages_only: bool
+        self, spark: SparkSession, choices: Sequence[Mapping[str, str]], needed: RangeMap | None, messages_only: bool
     ) -> DataFrame:
         """`origin`, `sequence`, `hash` of every record that all of `choices` (options) ask for. What a node lacks of
         `needed`, if that is given, is an error of the query.
         """
         chosen = choices[0] if choices else {}
         if self.is_archive:
-            frame = self._archive(chosen).withColumn("kind", f.lit("PUBLISH"))
+            frame = self._archive(spark, chosen).withColumn("kind", f.lit("PUBLISH"))
         else:
             columns = "origin,sequence,timestamp,kind,destination,priority,body,headers"
-            options = {**chosen, **_offsets(needed), **self._options, "view": "records", "columns": columns}
-            frame = self._spark.read.format("qmq").options(**options).load()
+            options = {**chosen, **_offsets(needed), **self._given, "view": "records", "columns": columns}
+            frame = spark.read.format("qmq").options(**options).load()
             if messages_only:
                 frame = frame.where("kind in ('PUBLISH', 'DEAD')").withColumn("kind", f.lit("PUBLISH"))
         for choice in choices[1:]:
@@ -103,8 +104,8 @@ class Side:
         parts = ["sequence", f.unix_micros("timestamp"), "kind", "destination", "priority", "body", headers]
         return frame.select("origin", "sequence", f.xxhash64(*parts).alias("hash"))
 
-    def _archive(self, chosen: Mapping[str, str]) -> DataFrame:
-        return read_messages(self._spark, dict(chosen), self.where)
+    def _archive(self, spark: SparkSession, chosen: Mapping[str, str]) -> DataFrame:
+        return read_messages(spark, dict(chosen), self.where)
 
 
 def compare(
@@ -115,30 +116,30 @@ def compare(
     `given`: options of `format("qmq")` that say which records (`CHOOSING`), and how to log in at live nodes.
     """
     login = {name: value for name, value in (given or {}).items() if name not in CHOOSING}
-    one, other = Side(spark, left, login), Side(spark, right, login)
+    one, other = Side(left, login), Side(right, login)
     asked_for = {name: value for name, value in (given or {}).items() if name in CHOOSING}
     # One narrows the other: an archive has nothing but what it was started with, whatever is asked for.
     choices = [choice for choice in (asked_for, one.choice(), other.choice()) if choice]
     messages_only = one.is_archive or other.is_archive
     for left_tries in reversed(range(TRIES)):
-        found, both = _begin(one, other)
+        found, both = _begin(spark, one, other)
         asked = None if everything else both
         try:
-            frames = [side.hashes(choices, asked, messages_only=messages_only) for side in (one, other)]
+            frames = [side.hashes(spark, choices, asked, messages_only) for side in (one, other)]
             if not everything:
                 frames = [_within(spark, frame, both) for frame in frames]
             _compare(frames[0], frames[1], found)
             return found
         except (PySparkException, Py4JJavaError):
-            now = _begin(one, other)[1]
+            now = _begin(spark, one, other)[1]
             if not left_tries or both.bounds()[0].items() <= now.bounds()[0].items():
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-def _begin(one: Side, other: Side) -> tuple[Comparison, RangeMap]:
+def _begin(spark: SparkSession, one: Side, other: Side) -> tuple[Comparison, RangeMap]:
     """A comparison that says what only one side can have, and what both can have."""
-    here, there = one.held(), other.held()
+    here, there = one.held(spark), other.held(spark)
     both = here.common(there)
     only_here, only_there = here.minus(both), there.minus(both)
     outside = sorted({origin for side in (only_here, only_there) for origin, ranges in side.items() if ranges})
