@@ -97,9 +97,10 @@ OPEN_PARTITIONS: Final = """INSERT INTO lanes (queue, rank, delayed, origin, mes
 PARTITION_IDS: Final = """WITH wanted (n, queue, rank, delayed, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id, messages))
     FROM wanted CROSS JOIN lanes USING (queue, rank, delayed, origin)"""
+# By the queue (+): of an origin there may be a million partitions.
 PARTITIONS_OF: Final = """WITH wanted (n, queue, origin) AS (VALUES {})
     SELECT json_group_array(json_array(n, id, checksum, EXISTS (SELECT 1 FROM runs WHERE lane = lanes.id)))
-    FROM wanted CROSS JOIN lanes USING (queue, origin)"""
+    FROM wanted CROSS JOIN lanes ON lanes.queue = wanted.queue AND +lanes.origin = wanted.origin"""
 COUNT_RUN: Final = "SELECT count(*), sum(length(body)) FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
 DELETE_RUN: Final = "DELETE FROM messages WHERE lane = ? AND sequence BETWEEN ? AND ?"
 DELETE_ONE: Final = "DELETE FROM messages WHERE lane = ? AND sequence = ?"
