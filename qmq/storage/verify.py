@@ -12,7 +12,7 @@ cannot change; SQLite would otherwise want to make that log.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +33,11 @@ from qmq.storage.log.quarantine import Quarantined, load_quarantined
 from qmq.storage.log.recovery import JOURNAL_DIRECTORY
 from qmq.storage.queues.choice import QUEUES_FILE
 from qmq.storage.queues.plan import PartitionRow
-from qmq.storage.queues.rows import Raw, sound_row
 from qmq.storage.queues.scan import walk
-from qmq.storage.queues.stored_run import StoredRun
+from qmq.storage.queues.sqlite_sql import POSITION
 
 PREVIEW_BYTES: Final = 200
 DAMAGED_SHOWN_MAX: Final = 1000
-POSITION: Final = "SELECT position FROM progress"
-"""Of the queue store."""
 
 
 class Violation(NamedTuple):
@@ -323,27 +320,17 @@ def verify_queue_store(directory: Path, name: str) -> DatabaseReport | None:
     rows = 0
     damaged: list[str] = []
 
-    def look(partition: PartitionRow, raw: Raw) -> bool:
-        nonlocal rows
-        rows += 1
-        is_sound = sound_row(partition, raw) is not None
-        if not is_sound and len(damaged) < DAMAGED_SHOWN_MAX:
-            damaged.append(f"{partition.origin}:{raw[1]} of {partition.queue}")
-        return is_sound
+    def note(partition: PartitionRow, sequences: Sequence[int]) -> None:
+        if len(damaged) < DAMAGED_SHOWN_MAX:
+            which = str(sequences[0]) if len(sequences) == 1 else f"{sequences[0]}-{sequences[-1]}"
+            damaged.append(f"{partition.origin}:{which} of {partition.queue}")
 
-    def look_at_run(partition: PartitionRow, run: StoredRun) -> bool:
+    def look(reader: sqlite3.Connection) -> str | None:
         nonlocal rows
-        waiting = run.waiting_sequences()
-        rows += len(waiting)
-        if not (is_sound := run.is_sound()) and len(damaged) < DAMAGED_SHOWN_MAX:
-            damaged.append(f"{partition.origin}:{waiting[0]}-{waiting[-1]} of {partition.queue}")
-        return is_sound
+        rows = reader.execute("SELECT coalesce(sum(messages), 0) FROM lanes").fetchone()[0]
+        return walk(reader, note)
 
-    return _verify(
-        directory / name,
-        lambda reader: walk(reader, look, look_at_run),
-        lambda: DatabaseReport(name, rows, tuple(damaged), None),
-    )
+    return _verify(directory / name, look, lambda: DatabaseReport(name, rows, tuple(damaged), None))
 
 
 def _verify(

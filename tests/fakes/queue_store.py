@@ -13,7 +13,15 @@ from itertools import chain
 from qmq.model.dots import Dot, Origin
 from qmq.model.levels import delivery_order
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import ANY_BYTES, NO_ATTEMPTS, QueueHead, QueueRow, RowDamage, RowRun
+from qmq.storage.format.queue_store import (
+    ANY_BYTES,
+    NO_ATTEMPTS,
+    UNSETTLED_BYTES,
+    QueueHead,
+    QueueRow,
+    RowDamage,
+    RowRun,
+)
 from qmq.storage.queues.plan import (
     PartitionKey,
     by_partition,
@@ -21,7 +29,6 @@ from qmq.storage.queues.plan import (
     missing_key,
     note_damage,
     rows_within,
-    settled_met,
     settled_missing,
 )
 from qmq.storage.queues.rows import runs_of
@@ -124,6 +131,7 @@ class MemoryQueueStore:
         commit_tables(self._disk)
         state = self._state
         with state.reading:
+            self._replace_damaged()
             self._insert(upserts)
             for queue, counts in attempts.items():
                 for dot, count in counts.items():
@@ -135,8 +143,6 @@ class MemoryQueueStore:
             state.tombstones.update(tombstones_add)
             state.tombstones.difference_update(tombstones_del)
             state.position = position
-            for dot in settled_met(self._met, deletes):
-                self._met.pop(dot)
 
     def _insert(self, upserts: Sequence[RowRun]) -> None:
         state = self._state
@@ -177,19 +183,21 @@ class MemoryQueueStore:
 
     def repair(self, missing: MissingRange, rows: Sequence[QueueRow], left: MissingRange | None) -> None:
         state = self._state
-        met = [dot for dot, one in list(self._met.items()) if missing_key(one) == missing_key(missing)]
-        before = {dot: self._met[dot].queue for dot in met}
         commit_tables(self._disk)
         with state.reading:
-            stood = state.missing_ranges.pop(missing_key(missing), None) is not None
-            for dot, queue in before.items():
-                stood = stood or dot in state.rotten
-                self._delete(queue, [dot])
-                self._met.pop(dot)
-            if stood or not missing.is_of_one:
+            self._replace_damaged()
+            if state.missing_ranges.pop(missing_key(missing), None) is not None or not missing.is_of_one:
                 if left is not None:
                     self._remember(left)
                 self._insert(runs_of(rows))
+
+    def _replace_damaged(self) -> None:
+        """Let what was found damaged be stored missing ranges, without their rows."""
+        for dot, missing in self._met.items():
+            if dot in self._state.rotten:
+                self._delete(missing.queue, [dot])
+                self._remember(missing)
+        self._met = {}
 
     def _remember(self, missing: MissingRange) -> None:
         known = self._state.missing_ranges.setdefault(missing_key(missing), missing)
@@ -225,9 +233,6 @@ class MemoryQueueStore:
 
     def give_back(self) -> bool:
         return False
-
-    def nodes(self) -> list[str]:
-        return sorted({origin.node for origin in list(self._state.origins)})
 
     def is_empty(self, node: str) -> bool:
         return not self.listing(node, None, 1)
@@ -346,19 +351,9 @@ class MemoryQueueStore:
         with self._state.reading:
             return sorted({key.origin for partitions in self._state.queues.values() for key in partitions})
 
-    def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
-        return [(row.dot.sequence, row.queue, row.attempts) for row in self._unsettled(origin, after, through)[:limit]]
-
-    def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
-        found: list[QueueRow] = []
-        for row in self._unsettled(origin, after, through):
-            bytes_max -= len(row.headers) + len(row.body)
-            if found and bytes_max < 0:
-                break
-            found.append(row)
-        return found
-
-    def _unsettled(self, origin: Origin, after: int, through: int) -> list[QueueRow]:
+    def unsettled(
+        self, origin: Origin, after: int, through: int, limit: int, bytes_max: int = UNSETTLED_BYTES
+    ) -> list[QueueRow]:
         with self._state.reading:
             rows = [
                 row
@@ -369,7 +364,7 @@ class MemoryQueueStore:
                 if after < row.dot.sequence <= through
             ]
             rows = self._sound(rows)
-        return sorted(rows, key=_dot)
+        return rows_within(sorted(rows, key=_dot), limit, bytes_max)
 
     def close(self) -> None:
         """Nothing to return: the state belongs to the disk."""

@@ -175,7 +175,7 @@ def test_a_row_of_an_older_store_that_a_damaged_journal_settles_is_deleted() -> 
     a, b = Writer(A), Writer(B)
     store.journal.append([b.published("/queue/q", b"settled", b"waits")])
     store.checkpoint(store.journal.end, NOW, {})
-    rows, position = store.queues.unsettled_rows(B, 0, 2, 1 << 20), store.queues.position()
+    rows, position = store.queues.unsettled(B, 0, 2, 1000, 1 << 20), store.queues.position()
     a.settle("/queue/q", [Dot(B, 1)])
     store.journal.append([a.batch(), a.published("/topic/x", b"rotten")])
     store.checkpoint(store.journal.end, NOW, {})

@@ -270,7 +270,7 @@ def test_messages_of_other_nodes_and_queues_stay_out(open_queues: OpenQueues) ->
     assert pages(store, queue="/queue/p", node="b") == store.due("b", "/queue/p", 0, NOW, 9) == []
     assert store.heads("a", [Q], NOW) == store.heads("b", ["/queue/p"], NOW) == {}
     assert store.is_empty("a") and not store.is_empty("b")
-    assert store.nodes() == ["b"]
+    assert store.origins() == [OTHER]
     assert (store.listing("a", None, 9), store.listing("b", None, 9)) == ([], [(Q, 1, 4)])
 
 
@@ -459,7 +459,11 @@ def test_failures_are_counted_in_whatever_way_a_row_is_read(open_queues: OpenQue
     store = open_queues()
     wanted = {1: 3, 2: 1, 3: 2**31 - 1, 4: 0}
     assert {found.dot.sequence: found.attempts for found in pages(store)} == wanted
-    assert store.unsettled(HUGE, 0, 9, 9) == [(1, Q, 3), (2, Q, 1), (4, Q, 0)]
+    assert [(row.dot.sequence, row.queue, row.attempts) for row in store.unsettled(HUGE, 0, 9, 9)] == [
+        (1, Q, 3),
+        (2, Q, 1),
+        (4, Q, 0),
+    ]
     assert [found.attempts for found in store.due("a", Q, 0, 100, 9)] == [1]
     assert [found.attempts for found in store.expired("a", 100, 9, 1 << 20)] == [2**31 - 1]
     assert [found.attempts for found in pages(store, node="b")] == [0]
@@ -698,6 +702,7 @@ def test_statements_use_the_keys_and_indexes(tmp_path: Path) -> None:
     # What they sort has no index. DEEPEST is for metrics: it goes through the counters of all queues.
     sorts = ("COUNT", "OVERDUE", "OVERDUE_EXACT", "NTH_EXACT", "UNSETTLED", "RUNS_OF", "DEEPEST")
     assert len(texts) > 15
+    del texts["TOMBSTONES"]  # Each caller wants all of them.
     for name, text in texts.items():
         if name in ("SIZE", "SIZES", "IN_ONE", "RUNS_IN_ONE"):
             text = text.replace("({})", f"({texts['RUNS' if name == 'RUNS_IN_ONE' else 'READY']})")

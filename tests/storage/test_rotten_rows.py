@@ -83,7 +83,7 @@ def answers(store: QueueStore) -> Iterator[QueueRow]:
         for queue in (JOBS, "/queue/other"):
             yield from store.due(node, queue, 0, NOW, 1000)
     for origin in (A, B):
-        yield from store.unsettled_rows(origin, 0, 1000, 1 << 30)
+        yield from store.unsettled(origin, 0, 1000, 1000, 1 << 30)
 
 
 def covered(dot: Dot, missing_ranges: list[MissingRange]) -> bool:

@@ -255,9 +255,8 @@ class Messages:
         broker = self._engine.broker
         message = broker.queues.owned.by_origin.get(dot.origin, {}).get(dot.sequence)
         if message is None:
-            rows = await run_blocking(
-                self._engine.store.queues.unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1
-            )
+            unsettled = self._engine.store.queues.unsettled
+            rows = await run_blocking(unsettled, dot.origin, dot.sequence - 1, dot.sequence, 1)
             for row in rows:
                 if not broker.queues.paging.is_settled(row.queue, dot):
                     message = self._engine.replay.message_of_row(row)

@@ -9,6 +9,7 @@ from typing import Final
 from qmq.engine.parts import EngineParts
 from qmq.model.dots import Dot, Origin
 from qmq.protocols.beanstalk.gateway.jobs import id_in
+from qmq.storage.format.queue_store import UNSETTLED_ROWS
 
 READ_BYTES: Final = 1 << 20
 """Of rows in one read."""
@@ -67,7 +68,7 @@ class Aliases:
         for origin in await run_blocking(rows.origins):
             while origin.node in serves and searched < SEARCH_BYTES_MAX:
                 after = self._read.get(origin, 0)
-                page = await run_blocking(rows.unsettled_rows, origin, after, (1 << 62), READ_BYTES)
+                page = await run_blocking(rows.unsettled, origin, after, 1 << 62, UNSETTLED_ROWS, READ_BYTES)
                 for row in page:
                     self._note(row.dot, row.headers)
                     searched += len(row.headers) + len(row.body)

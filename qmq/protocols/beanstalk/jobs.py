@@ -162,8 +162,8 @@ class JobFinder:
 
     async def _rows(self, dot: Dot) -> list[QueueRow]:
         """The row of a message in the store; none if it is settled there."""
-        unsettled_rows = self._engine.store.queues.unsettled_rows
-        return await self._environment.run_blocking(unsettled_rows, dot.origin, dot.sequence - 1, dot.sequence, 1)
+        unsettled = self._engine.store.queues.unsettled
+        return await self._environment.run_blocking(unsettled, dot.origin, dot.sequence - 1, dot.sequence, 1)
 
     def _state_of(self, message: Message) -> FoundJob:
         queues = self._broker.queues

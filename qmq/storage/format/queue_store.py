@@ -4,7 +4,7 @@ Implementations are SQLite and PostgreSQL (`qmq.storage.queues`), and a fake for
 storage, calls block and are made from worker threads.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from qmq.model.dots import Dot, Origin
@@ -54,6 +54,10 @@ class RowRun(NamedTuple):
 ANY_BYTES: Final = 1 << 62
 """No bound."""
 
+UNSETTLED_ROWS: Final = 1000
+UNSETTLED_BYTES: Final = 4 * 1024 * 1024
+"""What is read at once of all messages of an origin (`unsettled_rows`): rows, and their headers and bodies."""
+
 NO_ATTEMPTS: Final[Mapping[str, Mapping[Dot, int]]] = {}
 
 
@@ -83,8 +87,8 @@ class QueueStore(Protocol):
     `apply`, `give_back` and `close` by one caller at a time. The other methods may be called by any thread at any time:
     they do not wait for an `apply` under way, and see what the last finished one left.
 
-    A row with a wrong checksum is never returned. It stays in the store, and the messages that it may have been become
-    one of `missing_ranges`, until `repair` replaces it.
+    A row with a wrong checksum is never returned. The messages that it may have been become `missing_ranges`, and the
+    next change removes it.
 
     Raises LogBroken when the medium fails; an `apply` is then complete or not done at all. If the file itself is
     damaged, that is `Malformed`, and the next opening quarantines the file.
@@ -128,7 +132,7 @@ class QueueStore(Protocol):
         """Store these durably: apart from them the store is complete up to `position`. By the caller of `apply`."""
 
     def repair(self, missing: MissingRange, rows: Sequence[QueueRow], left: MissingRange | None) -> None:
-        """Add `rows`, shorten `missing` to `left`, and remove the damaged row.
+        """Add `rows`, and shorten `missing` to `left`.
 
         A row that exists already is not changed. If `missing` is a single message and a checkpoint has settled it
         meanwhile, nothing is restored. By the caller of `apply`. All or nothing, durable on return. Raises DiskFull;
@@ -137,9 +141,6 @@ class QueueStore(Protocol):
 
     def position(self) -> int:
         """The journal position up to which this store is complete; 0 at first, negative in a rebuilt store."""
-
-    def nodes(self) -> list[str]:
-        """The nodes whose messages may be here."""
 
     def is_empty(self, node: str) -> bool:
         """Whether no message that `node` accepted is here."""
@@ -206,13 +207,20 @@ class QueueStore(Protocol):
     def origins(self) -> list[Origin]:
         """The origins whose messages are here."""
 
-    def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
-        """(sequence, queue, attempts) of up to `limit` rows with `after` < sequence <= `through`, by sequence.
+    def unsettled(
+        self, origin: Origin, after: int, through: int, limit: int, bytes_max: int = UNSETTLED_BYTES
+    ) -> list[QueueRow]:
+        """The first rows with `after` < sequence <= `through`, by sequence: at most `limit`.
 
-        It asks each queue of the origin where it begins, and reads bodies of runs, so only repairs call it.
+        As `page`, it ends with the first row with which headers and bodies come to `bytes_max`; fewer rows and bytes
+        mean that there are no more. It asks each queue of the origin where it begins, so only repairs call it.
         """
 
-    def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
-        """The rows there, by sequence: about `bytes_max` of headers and bodies, but at least one if there is one."""
-
     def close(self) -> None: ...
+
+
+def unsettled_rows(queues: QueueStore, origin: Origin, after: int, through: int) -> Iterator[QueueRow]:
+    """All rows of `origin` with `after` < sequence <= `through`, by sequence. A checkpoint may come in between."""
+    while rows := queues.unsettled(origin, after, through, UNSETTLED_ROWS):
+        yield from rows
+        after = rows[-1].dot.sequence

@@ -6,6 +6,7 @@ deleted first, because the old store may have gone on without it. The old store 
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ from qmq.model.dots import Dot
 from qmq.storage.format.interfaces import SEQUENCE_MAX
 from qmq.storage.format.queue_store import QueueRow, QueueStore
 from qmq.storage.queues.rescue import open_sqlite
-from qmq.storage.queues.rows import runs_of
+from qmq.storage.queues.rows import put_rows
 
 SQLITE: Final = "sqlite"
 QUEUES_FILE: Final = "queues.sqlite"
@@ -73,17 +74,9 @@ def stored_rows(queues: QueueStore, node: str) -> Iterator[QueueRow]:
 def copy(old: QueueStore, new: QueueStore) -> int:
     """Put everything of `old` into `new`, which has no position yet. Returns how many messages. Raises LogBroken."""
     _clear(new)
-    count = size = 0
-    rows: list[QueueRow] = []
-    for node in old.nodes():
-        for row in stored_rows(old, node):
-            rows.append(row)
-            count += 1
-            size += len(row.body) + len(row.headers)
-            if size >= _SLICE_BYTES or len(rows) >= PAGE_ROWS * 10:
-                new.apply(runs_of(rows), {}, [], [], 0)
-                rows, size = [], 0
-    new.apply(runs_of(rows), {}, old.tombstones(), [], 0)
+    nodes = sorted({origin.node for origin in old.origins()})
+    count = put_rows(new, chain.from_iterable(stored_rows(old, node) for node in nodes), 0)
+    new.apply([], {}, old.tombstones(), [], 0)
     new.missing(old.missing_ranges(), old.position())
     return count
 
@@ -93,7 +86,7 @@ def _clear(queues: QueueStore) -> None:
     for origin in queues.origins():
         while found := queues.unsettled(origin, 0, SEQUENCE_MAX, PAGE_ROWS):
             deletes: dict[str, list[Dot]] = {}
-            for sequence, queue, _ in found:
-                deletes.setdefault(queue, []).append(Dot(origin, sequence))
+            for row in found:
+                deletes.setdefault(row.queue, []).append(row.dot)
             queues.apply([], deletes, [], [], 0)
     queues.apply([], {}, [], queues.tombstones(), 0)

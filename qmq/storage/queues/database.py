@@ -5,9 +5,10 @@ Each database has its own statements (`sqlite_sql`, `postgres_sql`), and its own
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 from qmq.model.dots import Dot, Origin
@@ -23,7 +24,6 @@ from qmq.storage.queues.plan import (
     missing_columns,
     missing_key,
     runs,
-    settled_met,
     settled_missing,
     settles_by_origin,
     signed,
@@ -55,13 +55,10 @@ class DatabaseQueueStore(DatabaseReads[C]):
         position: int,
         attempts: Mapping[str, Mapping[Dot, int]] = NO_ATTEMPTS,
     ) -> None:
-        missing_no_more = settled_met(self._met, deletes)
-        added: dict[Origin, int] = {}
-        with self._change() as writer:
+        with self._changing() as (writer, added):
             self._insert(writer, by_partition(upserts), added)
             self._fail(writer, attempts_by_origin(attempts), added)
             self._delete(writer, settles_by_origin(deletes), added)
-            self._drop(writer, missing_no_more)
             for missing in settled_missing(self._lost(writer), deletes):
                 self._end_missing(writer, missing)
             tombstones = [
@@ -72,7 +69,6 @@ class DatabaseQueueStore(DatabaseReads[C]):
             removed = [(self._number(origin, added), signed(sequence)) for origin, sequence in tombstones_del]
             self._run_rows(self.statements.DELETE_TOMBSTONES, removed)
             self._move(writer, position)
-        self._changed(added, missing_no_more)
 
     def missing(self, missing_ranges: Sequence[MissingRange], position: int) -> None:
         with self._change() as writer:
@@ -81,24 +77,52 @@ class DatabaseQueueStore(DatabaseReads[C]):
             self._move(writer, position)
 
     def repair(self, missing: MissingRange, rows: Sequence[QueueRow], left: MissingRange | None) -> None:
-        met = [place for place, one in list(self._met.items()) if missing_key(one) == missing_key(missing)]
-        added: dict[Origin, int] = {}
-        with self._change() as writer:
-            damaged = self._damaged(writer, met)
-            # First: the damaged row may be in the place of the sound one.
-            self._drop(writer, damaged)
-            stood = self._end_missing(writer, missing)
-            if damaged or stood or not missing.is_of_one:
+        with self._changing() as (writer, added):
+            if self._end_missing(writer, missing) or not missing.is_of_one:
                 if left is not None:
                     writer.execute(self.statements.ADD_MISSING, missing_columns(left))
                 self._insert(writer, by_partition(runs_of(rows)), added)
-        self._changed(added, met)
 
-    def _changed(self, added: dict[Origin, int], repaired: Sequence[Place]) -> None:
-        """Call it after the transaction: numbers from one that failed do not exist."""
+    @contextmanager
+    def _changing(self) -> Iterator[tuple[C, dict[Origin, int]]]:
+        """One transaction, which first replaces what reads have found damaged; and numbers of new origins, to be filled
+        inside. Those from a transaction that failed do not exist."""
+        met = list(self._met)
+        added: dict[Origin, int] = {}
+        with self._change() as writer:
+            self._replace_damaged(writer, met)
+            yield writer, added
         self._ids.update(added)
-        for place in repaired:
+        for place in met:
             self._met.pop(place, None)
+
+    def _replace_damaged(self, writer: C, met: Sequence[Place]) -> None:
+        """Delete the rows in these places that are still damaged, and store as missing ranges what they may have been.
+
+        Of a damaged run, that is all that waits in it. The sizes of other rows are not credible, so partitions are
+        counted again.
+        """
+        missing: list[MissingRange] = []
+        for id, group in groupby(sorted(met), itemgetter(0)):
+            found = writer.execute(self.statements.PARTITION, (id,)).fetchone()
+            if found is None:
+                continue  # A settle was the last one there.
+            partition = PartitionRow(*found)
+            sequences = [sequence for _, sequence in group]
+            for place in [(id, sequence) for sequence in sequences]:
+                raw = self._one(writer, place)
+                if raw is not None and not self._intact(writer, partition, [raw]):
+                    writer.execute(self.statements.DELETE_ONE, place)
+                    missing.append(self._met[place])
+            for run in list(self._runs_over(writer, self.statements.RUNS, id, partition.checksum, sequences)):
+                if not run.is_sound():
+                    waiting = run.waiting_sequences()
+                    missing += [partition.missing(sequence) for sequence in waiting]
+                    self._settle(writer, [(id, partition.checksum, waiting)])
+            self._run_rows(self.statements.RECOUNT, [(id,)])
+            self._run_rows(self.statements.CLOSE_PARTITIONS, [(id,)])
+        for one in missing:
+            writer.execute(self.statements.ADD_MISSING, missing_columns(one))
 
     def _insert(self, writer: C, partitions: dict[PartitionKey, list[RowRun]], added: dict[Origin, int]) -> None:
         """Add the messages that are not here already, and their partitions."""
@@ -158,7 +182,7 @@ class DatabaseQueueStore(DatabaseReads[C]):
         for run in self._runs_over(writer, self.statements.RUNS, partition.id, partition.checksum, sorted(wanted)):
             # Of a damaged run, the journal and the peers know the failures.
             rows += [row for row in self._intact_run(partition, run, -1) if row.dot.sequence in wanted]
-        self._settle(writer, partition.id, partition.checksum, sorted(row.dot.sequence for row in rows))
+        self._settle(writer, [(partition.id, partition.checksum, sorted(row.dot.sequence for row in rows))])
         single: list[Value] = []
         for one in runs_of(rows):
             single += row_values(partition.id, partition.number, partition.checksum, one)
@@ -166,14 +190,13 @@ class DatabaseQueueStore(DatabaseReads[C]):
 
     def _delete(self, writer: C, settles: dict[tuple[str, Origin], list[int]], added: dict[Origin, int]) -> None:
         """Delete these messages, and the partitions that are empty then."""
-        keys = list(settles)
-        deleted: list[tuple[int, int, int]] = []
+        every = list(settles.values())
+        found: list[tuple[int, int, int, int]] = self._partitions_of(list(settles), added)
+        left = [(id, every[index]) for index, id, _, has_runs in found if not has_runs]
+        of_runs = [(id, shared, every[index]) for index, id, shared, has_runs in found if has_runs]
+        beside, deleted = self._settle(writer, of_runs)
         single: list[tuple[int, int]] = []
-        for index, partition, shared, has_runs in self._partitions_of(keys, added):
-            sequences = settles[keys[index]]
-            if has_runs:
-                sequences, *total = self._settle(writer, partition, shared, sequences)
-                deleted.append((partition, *total))
+        for partition, sequences in left + beside:
             long, remainder = runs(sequences)
             for first, last in long:
                 deleted += self._delete_run(partition, first, last)
@@ -186,54 +209,48 @@ class DatabaseQueueStore(DatabaseReads[C]):
         self._run_rows(self.statements.SUBTRACT, [(partition, *total) for partition, total in totals.items()])
         self._run_rows(self.statements.CLOSE_PARTITIONS, [(partition,) for partition in totals])
 
-    def _settle(self, writer: C, partition: int, shared: int, sequences: Sequence[int]) -> tuple[list[int], int, int]:
-        """Note beside the runs of a partition that these messages are settled, and delete the runs of which all are.
+    def _settle(
+        self, writer: C, settles: Iterable[tuple[int, int, list[int]]]
+    ) -> tuple[list[tuple[int, list[int]]], list[Any]]:
+        """Note beside the runs of partitions that messages are settled, and delete the runs of which all are.
 
-        Return the sequences that were in no run, and messages and bytes of those that were.
+        `settles`: partition, its checksum, sorted sequences. Returns partition and sequences of those that were in no
+        run; and partition, messages and bytes of those that were.
         """
-        taken: set[int] = set()
+        left: list[tuple[int, list[int]]] = []
+        deleted: list[tuple[int, int, int]] = []
         changed: list[tuple[Value, ...]] = []
         finished: list[Place] = []
-        messages = size = 0
-        wanted = set(sequences)
-        for run in self._runs_over(writer, self.statements.RUN_PLACES, partition, shared, sequences):
-            settled = wanted.intersection(run.waiting_sequences())
-            if not settled:
-                continue
-            taken |= settled
-            waiting = run.without(settled)
-            before, after = run.totals(run.waiting), run.totals(waiting)
-            messages += before[0] - after[0]
-            size += before[1] - after[1]
-            if after[0]:
-                changed.append(run.settled_row(partition, shared, waiting))
-            else:
+        noted: list[Place] = []
+        for partition, shared, sequences in settles:
+            wanted = set(sequences)
+            for run in self._runs_over(writer, self.statements.RUN_PLACES, partition, shared, sequences):
+                waits = run.waiting_sequences()
+                settled = wanted.intersection(waits)
+                if not settled:
+                    continue
+                wanted -= settled
+                is_finished = len(settled) == len(waits)
+                waiting = b"" if is_finished else run.without(settled)
+                before, after = run.totals(run.waiting), run.totals(waiting)
+                deleted.append((partition, before[0] - after[0], before[1] - after[1]))
+                if not is_finished:
+                    changed.append(run.settled_row(partition, shared, waiting))
+                    continue
                 finished.append((partition, run.sequences[0]))
+                if len(waits) < len(run.sequences):
+                    noted.append(finished[-1])
+            left.append((partition, sorted(wanted)))
         self._run_rows(self.statements.SETTLE, changed)
         self._run_rows(self.statements.DELETE_RUNS, finished)
-        self._run_rows(self.statements.DELETE_SETTLED, finished)
-        return [sequence for sequence in sequences if sequence not in taken], messages, size
+        self._run_rows(self.statements.DELETE_SETTLED, noted)
+        return left, deleted
 
     def _partitions_of(self, keys: Sequence[tuple[str, Origin]], added: dict[Origin, int]) -> list[Any]:
         """(Index in `keys`, partition, its checksum, whether it has runs) of the partitions that exist."""
         numbers = [(queue, self._known_number(origin, added)) for queue, origin in keys]
         known = [(index, queue, number) for index, (queue, number) in enumerate(numbers) if number is not None]
         return self._ask_rows(self.statements.PARTITIONS_OF, known)
-
-    def _drop(self, writer: C, damaged: Collection[Place]) -> None:
-        """Delete these rows. Their own sizes are not credible, so their partitions are counted again; those that a run
-        names are."""
-        recount: set[tuple[int, ...]] = set()
-        for place in damaged:
-            stood = writer.execute(self.statements.DELETE_ONE, place).rowcount
-            found = writer.execute(self.statements.PARTITION, place[:1]).fetchone()
-            # It is gone if a settle was the last one there.
-            total = self._settle(writer, place[0], found[-1], place[1:])[1:] if found is not None else (0, 0)
-            if stood or not total[0]:
-                recount.add(place[:1])
-            self._run_rows(self.statements.SUBTRACT, [(place[0], *total)])
-        self._run_rows(self.statements.RECOUNT, list(recount))
-        self._run_rows(self.statements.CLOSE_PARTITIONS, list({place[:1] for place in damaged}))
 
     def _end_missing(self, writer: C, missing: MissingRange) -> int:
         """Return how many there were."""

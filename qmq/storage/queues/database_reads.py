@@ -3,27 +3,24 @@
 It pages, counts and lists rows, and handles damaged rows that it finds; `run_reads` does so for runs. Each database has
 its own statements (`sqlite_sql`, `postgres_sql`).
 
-Surprising: a damaged row is remembered in memory, not marked in the database. It is read again before it is changed,
-because a row that an older snapshot showed as damaged may have been settled or repaired meanwhile.
+Surprising: a damaged row is remembered in memory, and the next change deletes it. It is read again before that,
+because a row that an older snapshot showed as damaged may have been settled meanwhile.
 """
 
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import accumulate, groupby, islice
-from operator import attrgetter, itemgetter
-from typing import Final
+from itertools import groupby, islice
+from operator import attrgetter
 
 from qmq.model.dots import Dot, Origin
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import ANY_BYTES, QueueHead, QueueRow
+from qmq.storage.format.queue_store import ANY_BYTES, UNSETTLED_BYTES, QueueHead, QueueRow
 from qmq.storage.format.row_checksum import is_in_place
 from qmq.storage.queues.plan import (
     NO_HEAD,
     SIGN,
-    UNSETTLED_ROWS,
     PartitionRow,
     by_sequence,
     expired_within,
@@ -38,19 +35,20 @@ from qmq.storage.queues.plan import (
     unsigned,
     within,
 )
-from qmq.storage.queues.rows import Raw, rows_of
+from qmq.storage.queues.rows import Raw, position_of, rows_of, tombstones_of
 from qmq.storage.queues.run_reads import C, Place, RunReads
-
-UNSETTLED_BYTES: Final = 4 * 1024 * 1024
-"""Headers and bodies that one step of `QueueStore.unsettled` reads."""
 
 
 class DatabaseReads(RunReads[C]):
     """The reads of `interfaces.QueueStore`."""
 
-    def nodes(self) -> list[str]:
-        with self._snapshot() as reader:
-            return [node for (node,) in reader.execute(self.statements.NODES).fetchall()]
+    def position(self) -> int:
+        with self._snapshot() as reader, self._legible():
+            return position_of(*reader.execute(self.statements.POSITION).fetchone())
+
+    def tombstones(self) -> set[Dot]:
+        with self._snapshot() as reader, self._legible():
+            return tombstones_of(reader.execute(self.statements.TOMBSTONES).fetchall())
 
     def origins(self) -> list[Origin]:
         with self._snapshot() as reader:
@@ -214,46 +212,27 @@ class DatabaseReads(RunReads[C]):
         return rows
 
     def missing_ranges(self) -> list[MissingRange]:
+        # In this order: a change that is under way may store them.
+        met = list(self._met.values())
         with self._snapshot() as reader:
-            places = list(self._met)
-            # The others were met by a reader of an older moment.
-            for place in set(places) - self._damaged(reader, places):
-                self._met.pop(place, None)
-            return self._lost(reader) + list(self._met.values())
+            return list(dict.fromkeys([*self._lost(reader), *met]))
 
-    def unsettled(self, origin: Origin, after: int, through: int, limit: int) -> list[tuple[int, str, int]]:
-        found: list[tuple[int, str, int]] = []
-        with self._snapshot() as reader:
-            while wanted := min(limit - len(found), UNSETTLED_ROWS):
-                rows = self._by_sequence(reader, origin, after, through, wanted, UNSETTLED_BYTES)
-                if not rows:
-                    break
-                found += [(row.dot.sequence, row.queue, row.attempts) for row in rows]
-                after = rows[-1].dot.sequence
-        return found
-
-    def unsettled_rows(self, origin: Origin, after: int, through: int, bytes_max: int) -> list[QueueRow]:
-        with self._snapshot() as reader:
-            rows = self._by_sequence(reader, origin, after, through, UNSETTLED_ROWS, bytes_max)
-        sizes = list(accumulate(map(row_bytes, rows)))
-        return rows[: max(bisect_right(sizes, bytes_max), 1)]
-
-    def _by_sequence(
-        self, reader: C, origin: Origin, after: int, through: int, limit: int, bytes_max: int
+    def unsettled(
+        self, origin: Origin, after: int, through: int, limit: int, bytes_max: int = UNSETTLED_BYTES
     ) -> list[QueueRow]:
-        """The first sound rows of an origin after `after`, within these bounds."""
-        number = self._origin_number(reader, origin)
-        if number is None:
-            return []
-        after, through = min(after, SIGN - 1), min(through, SIGN - 1)
-        rows, through = self._rows_of_runs(reader, (number, origin, after, through), limit, bytes_max)
-        left = bytes_max
-        for row in islice(self._single_rows(reader, origin, (number, after, through), limit), limit):
-            rows.append(row)
-            left -= row_bytes(row)
-            if left <= 0:
-                break
-        return first_within(rows, through, limit, bytes_max)[0]
+        with self._snapshot() as reader:
+            number = self._origin_number(reader, origin)
+            if number is None:
+                return []
+            after, through = min(after, SIGN - 1), min(through, SIGN - 1)
+            rows, through = self._rows_of_runs(reader, (number, origin, after, through), limit, bytes_max)
+            left = bytes_max
+            for row in islice(self._single_rows(reader, origin, (number, after, through), limit), limit):
+                rows.append(row)
+                left -= row_bytes(row)
+                if left <= 0:
+                    break
+            return first_within(rows, through, limit, bytes_max)[0]
 
     def _single_rows(self, reader: C, origin: Origin, span: tuple[int, int, int], limit: int) -> Iterator[QueueRow]:
         """Read one by one: their bodies may be large."""
@@ -329,26 +308,8 @@ class DatabaseReads(RunReads[C]):
                     raise self._broken(f"the row of partition {partition.id} is damaged")
                 if not is_in_place(partition.checksum, row, raw[8]):
                     raise self._broken(f"a row of partition {partition.id} is not in its place")
-                self._meet(partition, row.dot.sequence)
+                self._meet(partition, [row.dot.sequence])
         return rows
-
-    def _damaged(self, connection: C, met: Iterable[Place]) -> set[Place]:
-        """Those of the places where damage was met in which it is still. A run is read once for all that wait in it."""
-        damaged: set[Place] = set()
-        for id, group in groupby(sorted(met), itemgetter(0)):
-            in_runs: list[int] = []
-            for place in group:
-                raw = self._one(connection, place)
-                if raw is None:
-                    in_runs.append(place[1])
-                elif not self._intact(connection, self._partition(connection, id), [raw]):
-                    damaged.add(place)
-            partition = connection.execute(self.statements.PARTITION, (id,)).fetchone()
-            shared, in_runs = (0, []) if partition is None else (partition[-1], in_runs)
-            for run in self._runs_over(connection, self.statements.RUNS, id, shared, in_runs):
-                if not run.is_sound():
-                    damaged.update((id, one) for one in set(in_runs).intersection(run.waiting_sequences()))
-        return damaged
 
     @abstractmethod
     def _snapshot(self) -> AbstractContextManager[C]:

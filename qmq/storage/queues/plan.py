@@ -69,6 +69,10 @@ class PartitionRow:
         self.checksum = partition_checksum(queue, rank, self.delayed, self.origin) if checksum is None else checksum
         self.has_runs = bool(has_runs)
 
+    def missing(self, sequence: int) -> MissingRange:
+        """What a damaged row of this message may have been."""
+        return MissingRange(self.origin, sequence - 1, sequence, sequence, self.queue)
+
 
 def missing_columns(missing: MissingRange) -> tuple[str, int, int, int, int, str]:
     """As a database holds it; `missing_of` is the inverse."""
@@ -129,14 +133,6 @@ def settled_missing(missing_ranges: Iterable[MissingRange], deletes: Mapping[str
     return [single[dot] for dots in deletes.values() for dot in set(dots) if dot in single]
 
 
-def settled_met(met: Mapping[Key, MissingRange], deletes: Mapping[str, Sequence[Dot]]) -> list[Key]:
-    """The damaged rows found by reads whose messages are among those settled: they are no longer missing."""
-    if not met:
-        return []
-    settled = set(settled_missing(list(met.values()), deletes))
-    return [key for key, missing in list(met.items()) if missing in settled]
-
-
 def missing_among(dots: Iterable[Dot], missing_ranges: Iterable[MissingRange]) -> set[Dot]:
     """Those of `dots` that lie in a missing range."""
     stretches: dict[Origin, set[tuple[int, int]]] = {}
@@ -177,10 +173,6 @@ def runs(sequences: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
             remainder.extend(sequences[start:end])
         start = end
     return long, remainder
-
-
-UNSETTLED_ROWS: Final = 1000
-"""Rows that one call of `QueueStore.unsettled_rows` reads at most."""
 
 
 def within(sizes: Iterable[int], bytes_max: int) -> int:

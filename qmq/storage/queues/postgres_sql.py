@@ -64,7 +64,7 @@ STEPS: Final = (
 
 def _of_sqlite(statement: str) -> str:
     """The same on PostgreSQL: the names of tables, parameters, and what only SQLite's planner needs."""
-    named = sub(r"\b(lanes|origins|runs|settled|lacks|progress)\b(?=[\s.]|$)", r"qmq_\1", statement)
+    named = sub(r"\b(lanes|origins|runs|settled|lacks|progress|tombstones)\b(?=[\s.]|$)", r"qmq_\1", statement)
     named = sub(r"((?<=FROM )|(?<=JOIN ))messages|messages(?=\.)", "qmq_messages", named)
     return sub(r" INDEXED BY \w+", "", named).replace("CROSS JOIN", "JOIN").replace("?", "%s")
 

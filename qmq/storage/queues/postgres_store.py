@@ -18,8 +18,7 @@ from psycopg import IsolationLevel, errors
 from psycopg.conninfo import conninfo_to_dict
 
 from qmq.errors import DirectoryInUse, DiskFull, FutureVersion, LogBroken, Malformed, StorageError
-from qmq.model.dots import Dot, Origin
-from qmq.storage.format.row_checksum import number_checksum
+from qmq.model.dots import Origin
 from qmq.storage.queues import postgres_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
 from qmq.storage.queues.plan import origin_columns, unsigned
@@ -181,10 +180,6 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 
     # Writing
 
-    apply = made_again(writes=True)(DatabaseQueueStore.apply)
-    missing = made_again(writes=True)(DatabaseQueueStore.missing)
-    repair = made_again(writes=True)(DatabaseQueueStore.repair)
-
     @contextmanager
     def _change(self) -> Iterator[_Connection]:
         writer = self._writer
@@ -239,30 +234,6 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
 
     # Reading
 
-    missing_ranges = made_again(writes=False)(DatabaseQueueStore.missing_ranges)
-    unsettled = made_again(writes=False)(DatabaseQueueStore.unsettled)
-    unsettled_rows = made_again(writes=False)(DatabaseQueueStore.unsettled_rows)
-    nodes = made_again(writes=False)(DatabaseQueueStore.nodes)
-    origins = made_again(writes=False)(DatabaseQueueStore.origins)
-    is_empty = made_again(writes=False)(DatabaseQueueStore.is_empty)
-    listing = made_again(writes=False)(DatabaseQueueStore.listing)
-    deepest = made_again(writes=False)(DatabaseQueueStore.deepest)
-    heads = made_again(writes=False)(DatabaseQueueStore.heads)
-    page = made_again(writes=False)(DatabaseQueueStore.page)
-    skip = made_again(writes=False)(DatabaseQueueStore.skip)
-    due = made_again(writes=False)(DatabaseQueueStore.due)
-    expired = made_again(writes=False)(DatabaseQueueStore.expired)
-
-    @made_again(writes=False)
-    def position(self) -> int:
-        with self._snapshot() as reader:
-            found = reader.execute("SELECT position, checksum FROM qmq_progress").fetchone()
-            assert found is not None
-            position, checksum = int(found[0]), int(found[1])
-        if checksum != number_checksum(position):
-            raise self._broken("its position")
-        return position
-
     def give_back(self) -> bool:
         """The server vacuums by itself."""
         return False
@@ -281,20 +252,6 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
     def _one(self, connection: _Connection, place: Place) -> Raw | None:
         found = self._rows(connection, sql.ONE, place)
         return found[0] if found else None
-
-    @made_again(writes=False)
-    def tombstones(self) -> set[Dot]:
-        with self._snapshot() as reader:
-            found: set[Dot] = set()
-            for node, incarnation, sequence, checksum in reader.execute(
-                "SELECT node, incarnation, sequence, checksum FROM qmq_tombstones JOIN qmq_origins ON"
-                " qmq_origins.id = origin"
-            ).fetchall():
-                dot = Dot(Origin(node, unsigned(incarnation)), unsigned(sequence))
-                if checksum != number_checksum(dot.sequence, *dot.origin):
-                    raise self._broken(f"the tombstone of {dot}")
-                found.add(dot)
-        return found
 
     def _rows(
         self, reader: _Connection, statement: str, parameters: tuple[int, ...], size: int | None = None
@@ -336,6 +293,15 @@ class PostgresQueueStore(DatabaseQueueStore[_Connection]):
                 connection.close()
                 raise LostConnection(said) from error
             raise LogBroken(said) from error
+
+
+for _name in ("apply", "missing", "repair"):
+    setattr(PostgresQueueStore, _name, made_again(getattr(PostgresQueueStore, _name), writes=True))
+for _name in (
+    "position", "tombstones", "missing_ranges", "origins", "unsettled", "is_empty", "listing", "deepest", "total",
+    "heads", "page", "skip", "due", "expired",
+):  # fmt: skip
+    setattr(PostgresQueueStore, _name, made_again(getattr(PostgresQueueStore, _name), writes=False))
 
 
 def _shown(url: str) -> str:

@@ -75,26 +75,23 @@ def shut(descriptor: int) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-def made_again(*, writes: bool) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[Concatenate[Any, P], T]]:
-    """A method that connects again when its connection is lost, and repeats the call, as long as `_watch` allows.
+def made_again(method: Callable[Concatenate[Any, P], T], *, writes: bool) -> Callable[Concatenate[Any, P], T]:
+    """`method`, which connects again when its connection is lost, and repeats the call, as long as `_watch` allows.
 
     Raises LogBroken after that.
     """
 
-    def wrap(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-        @wraps(method)
-        def bounded(self: Any, *args: P.args, **settings: P.kwargs) -> T:
-            watch = self._watch
-            with watch.call() as until:
-                while True:
-                    try:
-                        return method(self, *args, **settings)
-                    except LostConnection as error:
-                        _wait_for(lambda: self._connect_again(writes), until, watch.seconds_max, error)
+    @wraps(method)
+    def bounded(self: Any, *args: P.args, **settings: P.kwargs) -> T:
+        watch = self._watch
+        with watch.call() as until:
+            while True:
+                try:
+                    return method(self, *args, **settings)
+                except LostConnection as error:
+                    _wait_for(lambda: self._connect_again(writes), until, watch.seconds_max, error)
 
-        return cast(Callable[Concatenate[Any, P], T], bounded)
-
-    return wrap
+    return cast(Callable[Concatenate[Any, P], T], bounded)
 
 
 def _wait_for(connect: Callable[[], None], until: float, seconds_max: float, why: StorageError) -> None:

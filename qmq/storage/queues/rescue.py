@@ -20,9 +20,9 @@ from qmq.storage.disk.disk import write_durably
 from qmq.storage.format.queue_store import QueueRow
 from qmq.storage.log.quarantine import QUARANTINE_DIRECTORY
 from qmq.storage.queues.plan import PartitionRow
-from qmq.storage.queues.rows import runs_of, sound_row
-from qmq.storage.queues.scan import PARTITIONS_ALL, WALK_RUNS, is_partition_sound, read_tombstones
-from qmq.storage.queues.sqlite_sql import COLUMNS
+from qmq.storage.queues.rows import put_rows, rows_of, tombstones_of
+from qmq.storage.queues.scan import PARTITIONS_ALL, WALK_RUNS, is_partition_sound
+from qmq.storage.queues.sqlite_sql import COLUMNS, TOMBSTONES
 from qmq.storage.queues.sqlite_store import MARK_SUFFIX, SqliteQueueStore
 from qmq.storage.queues.stored_run import read_run
 
@@ -35,8 +35,6 @@ NOWHERE: Final = -1
 _BESIDE: Final = ("-wal", "-shm", "")
 """Files of a database; the file itself is moved last, so that all are moved when it is."""
 _BEGUN: Final = "put aside as "
-_SLICE_ROWS: Final = 10_000
-_SLICE_BYTES: Final = 4 * 1024 * 1024
 
 
 def open_sqlite(path: Path) -> SqliteQueueStore:
@@ -110,21 +108,14 @@ def _read(mark: Path) -> str | None:
 
 def _rescue(old: Path, new: SqliteQueueStore) -> int:
     """Copy every readable row of `old` whose checksum fits to `new`; return how many."""
-    count = size = 0
-    rows: list[QueueRow] = []
     tombstones: set[Dot] = set()
+    count = 0
     with suppress(sqlite3.Error), closing(sqlite3.connect(old, isolation_level=None)) as reader:
-        for row in _sound_rows(reader):
-            rows.append(row)
-            count += 1
-            size += len(row.headers) + len(row.body)
-            if len(rows) >= _SLICE_ROWS or size >= _SLICE_BYTES:
-                new.apply(runs_of(rows), {}, [], [], NOWHERE)
-                rows, size = [], 0
+        count = put_rows(new, _sound_rows(reader), NOWHERE)
         # The journal may have dropped settles whose messages come later.
         with suppress(TypeError, ValueError):
-            tombstones = read_tombstones(reader)
-    new.apply(runs_of(rows), {}, tombstones, [], NOWHERE)
+            tombstones = tombstones_of(reader.execute(TOMBSTONES))
+    new.apply([], {}, tombstones, [], NOWHERE)
     return count
 
 
@@ -138,14 +129,15 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
                     partitions.append(partition)
     for partition in partitions:
         seen: set[int] = set()
-        for statement, rows_of in ((OF_RUNS, _rows_of_run), (OF_MESSAGES, _rows_of_one)):
+        for statement, rows_in in ((OF_RUNS, _rows_of_run), (OF_MESSAGES, _rows_of_one)):
             for direction in ("ASC", "DESC"):
                 try:
                     for raw in reader.execute(f"{statement} {direction}", (partition.id,)):
-                        for row in rows_of(partition, raw):
-                            if row.dot.sequence not in seen:
-                                seen.add(row.dot.sequence)
-                                yield row
+                        # A run of which all is sound: without what is beside it, settled messages would come back.
+                        with suppress(TypeError, ValueError, OverflowError):
+                            new = [row for row in rows_in(partition, raw) if row.dot.sequence not in seen]
+                            seen.update(row.dot.sequence for row in new)
+                            yield from new
                     break
                 except sqlite3.Error:
                     continue  # Read from the other end, as far as possible.
@@ -156,14 +148,9 @@ OF_RUNS: Final = f"{WALK_RUNS} WHERE runs.lane = ? ORDER BY runs.sequence"
 
 
 def _rows_of_one(partition: PartitionRow, raw: Any) -> list[QueueRow]:
-    row = sound_row(partition, raw)
-    return [] if row is None else [row]
+    return rows_of(partition, [raw])[0]
 
 
 def _rows_of_run(partition: PartitionRow, raw: Any) -> list[QueueRow]:
-    """What waits in a run of which all is sound: without what is beside it, a settled message would come back."""
-    try:
-        run = read_run(partition.checksum, raw[1:])
-        return run.rows(partition) if run.is_sound() else []
-    except ValueError:
-        return []
+    run = read_run(partition.checksum, raw[1:])
+    return run.rows(partition) if run.is_sound() else []

@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from qmq.model.dots import Dot, Origin
-from qmq.storage.format.queue_store import QueueRow, RowRun
-from qmq.storage.format.row_checksum import checksum_of, is_sound
+from qmq.storage.format.queue_store import QueueRow, QueueStore, RowRun
+from qmq.storage.format.row_checksum import checksum_of, is_sound, number_checksum
 from qmq.storage.queues.plan import SIGN, PartitionRow, signed, unsigned
 
 _new: Final = tuple.__new__
 
 _PLAIN_WIDTH: Final = 7
+_PUT_ROWS: Final = 10_000
+_PUT_BYTES: Final = 4 * 1024 * 1024
 
 
 Raw = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes]
@@ -45,6 +47,21 @@ def runs_of(rows: Iterable[QueueRow]) -> list[RowRun]:
         if not is_alone:
             shared[origin, queue, flags, priority] = run
     return runs
+
+
+def put_rows(queues: QueueStore, rows: Iterable[QueueRow], position: int) -> int:
+    """Add `rows` to a store that stays at `position`, some at a time; return how many. Raises LogBroken, DiskFull."""
+    count = size = 0
+    part: list[QueueRow] = []
+    for row in rows:
+        part.append(row)
+        count += 1
+        size += len(row.headers) + len(row.body)
+        if len(part) >= _PUT_ROWS or size >= _PUT_BYTES:
+            queues.apply(runs_of(part), {}, [], [], position)
+            part, size = [], 0
+    queues.apply(runs_of(part), {}, [], [], position)
+    return count
 
 
 def counts_of(runs: Iterable[RowRun]) -> tuple[int, int]:
@@ -125,10 +142,19 @@ def rows_of(partition: PartitionRow, raws: Iterable[Any]) -> tuple[list[QueueRow
     return sound, damaged
 
 
-def sound_row(partition: PartitionRow, raw: Any) -> QueueRow | None:
-    """One row of a database that may have anything in it; None if its checksum does not fit."""
-    try:
-        sound, _ = rows_of(partition, [raw])
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return sound[0] if sound else None
+def position_of(position: Any, checksum: Any) -> int:
+    """The position of a store from its row. Raises ValueError, TypeError."""
+    if checksum != number_checksum(position):
+        raise ValueError("the position is damaged")
+    return int(position)
+
+
+def tombstones_of(raws: Iterable[Any]) -> set[Dot]:
+    """The tombstones in these rows. Raises ValueError, TypeError."""
+    found: set[Dot] = set()
+    for node, incarnation, sequence, checksum in raws:
+        dot = Dot(Origin(node or "", unsigned(incarnation or 0)), unsigned(sequence))
+        if checksum != number_checksum(dot.sequence, *dot.origin):
+            raise ValueError(f"the tombstone of {dot} is damaged")
+        found.add(dot)
+    return found

@@ -6,6 +6,7 @@
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -129,16 +130,16 @@ class RunReads(ABC, Generic[C]):
         """The waiting messages of a run after `beyond`; if its bytes are damaged, all that wait there are missing."""
         if run.is_sound():
             return run.rows(partition, beyond)
-        for sequence in run.waiting_sequences():
-            self._meet(partition, sequence)
+        self._meet(partition, run.waiting_sequences())
         return []
 
-    def _meet(self, partition: PartitionRow, sequence: int) -> None:
-        """Note that this message is damaged."""
-        place = partition.id, signed(sequence)
-        if place not in self._met:
-            self._met[place] = MissingRange(partition.origin, sequence - 1, sequence, sequence, partition.queue)
-            note_damage(self.damage, self._met[place])
+    def _meet(self, partition: PartitionRow, sequences: Sequence[int]) -> None:
+        """Note that these messages are damaged."""
+        for sequence in sequences:
+            place = partition.id, signed(sequence)
+            if place not in self._met:
+                self._met[place] = partition.missing(sequence)
+                note_damage(self.damage, self._met[place])
 
     def _runs(
         self,
@@ -153,10 +154,8 @@ class RunReads(ABC, Generic[C]):
         """The first `limit` runs of a partition that may hold `sequence`, or later ones up to `through`. `shared` is
         its checksum."""
         raws = self._raw_runs(connection, statement, (partition, partition, sequence, sequence, through, limit))
-        try:
+        with self._legible():
             return [read_run(shared, raw) for raw in raws]
-        except ValueError as error:
-            raise self._broken(f"partition {partition}: {error}") from error
 
     def _runs_over(
         self, connection: C, statement: str, partition: int, shared: int, sequences: Sequence[int]
@@ -175,6 +174,14 @@ class RunReads(ABC, Generic[C]):
     @abstractmethod
     def _raw_runs(self, connection: C, statement: str, parameters: tuple[int, ...]) -> Sequence[RawRun]:
         """What `RUNS` or `RUN_PLACES` finds."""
+
+    @contextmanager
+    def _legible(self) -> Iterator[None]:
+        """Inside, values that are never written raise `_broken`."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            raise self._broken(str(error)) from error
 
     @abstractmethod
     def _broken(self, what: str) -> Exception:

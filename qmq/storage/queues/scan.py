@@ -6,15 +6,14 @@ compared with the counts of their partitions. A node does this when it opens a s
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from qmq.model.dots import Dot, Origin
-from qmq.storage.format.row_checksum import number_checksum, partition_checksum
-from qmq.storage.queues.plan import PartitionRow, unsigned
-from qmq.storage.queues.rows import Raw
-from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, RUN_NUMBERS, WIDTHS
-from qmq.storage.queues.stored_run import StoredRun, read_run
+from qmq.storage.format.row_checksum import is_in_place, partition_checksum
+from qmq.storage.queues.plan import PartitionRow
+from qmq.storage.queues.rows import position_of, rows_of, tombstones_of
+from qmq.storage.queues.sqlite_sql import COLUMNS, PLAIN, POSITION, RUN_NUMBERS, TOMBSTONES, WIDTHS
+from qmq.storage.queues.stored_run import read_run
 
 PARTITIONS_ALL: Final = """SELECT messages, bytes, lanes.id, queue, rank, delayed, origin, node, incarnation, checksum
     FROM lanes LEFT JOIN origins ON origins.id = lanes.origin"""
@@ -22,29 +21,6 @@ WALK_RUNS: Final = f"""SELECT runs.lane, {RUN_NUMBERS}, places, waiting, headers
     LEFT JOIN settled ON settled.lane = runs.lane AND settled.sequence = runs.sequence"""
 NOTED: Final = "SELECT count(*) FROM settled"
 WALK: Final = f"SELECT origin, {COLUMNS} FROM messages ORDER BY lane, sequence"
-
-
-def read_position(reader: sqlite3.Connection) -> int:
-    """Raises sqlite3.DatabaseError when its checksum does not fit."""
-    position: int
-    position, checksum = reader.execute("SELECT position, checksum FROM progress").fetchone()
-    if checksum != number_checksum(position):
-        raise sqlite3.DatabaseError("the position is damaged")
-    return position
-
-
-def read_tombstones(reader: sqlite3.Connection) -> set[Dot]:
-    """Raises sqlite3.DatabaseError when a checksum does not fit."""
-    found: set[Dot] = set()
-    for node, incarnation, sequence, checksum in reader.execute(
-        "SELECT node, incarnation, sequence, tombstones.checksum FROM tombstones LEFT JOIN origins"
-        " ON origins.id = origin"
-    ).fetchall():
-        dot = Dot(Origin(node or "", unsigned(incarnation or 0)), unsigned(sequence))
-        if checksum != number_checksum(dot.sequence, *dot.origin):
-            raise sqlite3.DatabaseError(f"the tombstone of {dot} is damaged")
-        found.add(dot)
-    return found
 
 
 def is_partition_sound(row: PartitionRow) -> bool:
@@ -62,16 +38,11 @@ def _compile_all(reader: sqlite3.Connection, has_runs: bool) -> None:
         reader.execute(f"EXPLAIN {statement}", [None] * statement.count("?")).fetchall()
 
 
-def walk(
-    reader: sqlite3.Connection,
-    is_sound: Callable[[PartitionRow, Raw], bool],
-    is_run_sound: Callable[[PartitionRow, StoredRun], bool],
-) -> str | None:
-    """What is wrong with the file beyond single rows and the bytes of runs, which `is_sound` and `is_run_sound` check;
-    None: nothing.
+def walk(reader: sqlite3.Connection, damaged: Callable[[PartitionRow, Sequence[int]], None]) -> str | None:
+    """What is wrong with the file beyond single rows and the bytes of runs; None: nothing. `damaged` gets the messages
+    of each of these that is damaged.
 
-    Raises sqlite3.DatabaseError when SQLite cannot read it, and ValueError when what lies beside the bytes of a run is
-    damaged.
+    Raises sqlite3.DatabaseError when SQLite cannot read it, and ValueError or TypeError for what is never written.
     """
     for (found,) in reader.execute("PRAGMA integrity_check(1)").fetchall():
         if found != "ok":
@@ -79,8 +50,8 @@ def walk(
     # A file that older software has written, and that no node has opened since.
     has_runs = bool(reader.execute("SELECT 1 FROM sqlite_schema WHERE name IN ('runs', 'settled')").fetchall())
     _compile_all(reader, has_runs)
-    read_position(reader)
-    read_tombstones(reader)
+    position_of(*reader.execute(POSITION).fetchone())
+    tombstones_of(reader.execute(TOMBSTONES))
     partitions: dict[int, PartitionRow] = {}
     said: dict[int, tuple[int, int]] = {}
     for messages, size, *remainder in reader.execute(PARTITIONS_ALL).fetchall():
@@ -95,22 +66,25 @@ def walk(
     sizes: Counter[int] = Counter()
     hurt: set[int] = set()
     for origin, *raw in reader.execute(WALK):
-        row: Raw = tuple(raw)
-        known = partitions.get(row[0])
+        known = partitions.get(raw[0])
         if known is None or known.number != origin:
-            return f"row {row[1]} of partition {row[0]} belongs to no partition of its origin"
+            return f"row {raw[1]} of partition {raw[0]} belongs to no partition of its origin"
         counts[known.id] += 1
-        if is_sound(known, row):
-            sizes[known.id] += len(row[-1])
-        else:
+        _, bad = rows_of(known, [raw])
+        for row, _ in bad:
+            if not is_in_place(known.checksum, row, raw[8]):
+                return f"a row of partition {known.id} is not in its place"
+            damaged(known, [row.dot.sequence])
             hurt.add(known.id)
+        sizes[known.id] += 0 if bad else len(raw[-1])
     noted = 0
     for partition_id, *raw_run in reader.execute(WALK_RUNS) if has_runs else ():
         known = partitions.get(partition_id)
         if known is None:
             return f"run {raw_run[0]} belongs to no partition"
         run = read_run(known.checksum, tuple(raw_run))
-        is_run_sound(known, run)
+        if not run.is_sound():
+            damaged(known, run.waiting_sequences())
         messages, size = run.totals(run.waiting)
         counts[known.id] += messages
         sizes[known.id] += size

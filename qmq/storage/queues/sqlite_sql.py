@@ -199,11 +199,13 @@ RUNS_OF: Final = """SELECT runs.sequence, lanes.id, queue, rank, delayed, lanes.
     WHERE lanes.origin = ? AND runs.sequence >=
     coalesce((SELECT max(sequence) FROM runs WHERE lane = lanes.id AND sequence <= ?), 0)
     AND runs.sequence <= ? AND +runs.sequence > ? AND through > ? ORDER BY runs.sequence LIMIT ?"""
+POSITION: Final = "SELECT position, checksum FROM progress"
+TOMBSTONES: Final = """SELECT node, incarnation, sequence, tombstones.checksum
+    FROM tombstones LEFT JOIN origins ON origins.id = origin"""
 ONE: Final = f"SELECT {COLUMNS} FROM messages WHERE lane = ? AND sequence = ?"
 ORIGIN: Final = "SELECT id FROM origins WHERE node = ? AND incarnation = ?"
 ORIGINS_OF: Final = "SELECT id FROM origins WHERE node = ?"
 ALL_ORIGINS: Final = "SELECT id, node, incarnation FROM origins"
-NODES: Final = "SELECT DISTINCT node FROM origins ORDER BY node"
 ANY_ROW: Final = "SELECT 1 FROM origins CROSS JOIN lanes ON lanes.origin = origins.id WHERE node = ? LIMIT 1"
 _HAS_RUNS: Final = "EXISTS (SELECT 1 FROM runs WHERE lane = lanes.id)"
 BY_PRIORITY: Final = f"""SELECT origin, lanes.id, incarnation, rank, delayed, {_HAS_RUNS}

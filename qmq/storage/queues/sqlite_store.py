@@ -21,14 +21,14 @@ from struct import error as StructError  # noqa: N812 (an exception should look 
 from typing import Any, Final, TypeVar
 
 from qmq.errors import LogBroken, Malformed
-from qmq.model.dots import Dot, Origin
+from qmq.model.dots import Origin
 from qmq.storage.disk.sqlite import closed_by_an_error, is_damage, medium, open_migrated, open_reader
 from qmq.storage.queues import sqlite_sql as sql
 from qmq.storage.queues.database import DatabaseQueueStore, Value
 from qmq.storage.queues.plan import origin_columns, unsigned
 from qmq.storage.queues.rows import Raw, split_rows
 from qmq.storage.queues.run_reads import Place
-from qmq.storage.queues.scan import read_position, read_tombstones, walk
+from qmq.storage.queues.scan import walk
 from qmq.storage.queues.stored_run import RawRun, split_runs
 
 T = TypeVar("T")
@@ -177,10 +177,6 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
 
     # Reading
 
-    def position(self) -> int:
-        with self._snapshot() as reader:
-            return read_position(reader)
-
     def _head_rows(
         self, reader: sqlite3.Connection, node: str, queues: Sequence[str]
     ) -> Iterator[tuple[str, int, int, bool, int, int]]:
@@ -200,15 +196,7 @@ class SqliteQueueStore(DatabaseQueueStore[sqlite3.Connection]):
         Reads all of it, and keeps other readers waiting. Raises Malformed.
         """
         with self._snapshot() as reader:
-            return walk(
-                reader,
-                lambda partition, raw: bool(self._intact(reader, partition, [raw])),
-                lambda partition, run: bool(self._intact_run(partition, run, -1)),
-            )
-
-    def tombstones(self) -> set[Dot]:
-        with self._snapshot() as reader:
-            return read_tombstones(reader)
+            return walk(reader, self._meet)
 
     def _rows(
         self, reader: sqlite3.Connection, statement: str, parameters: tuple[int, ...], size: int | None = None

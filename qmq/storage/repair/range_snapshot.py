@@ -22,15 +22,13 @@ from qmq.storage.format.batch import HEAD_BYTES, REST, SPARSE, batch_records, en
 from qmq.storage.format.definition_record import packed_record
 from qmq.storage.format.delete_record import packed_deletion
 from qmq.storage.format.interfaces import FanoutExtent
-from qmq.storage.format.queue_store import QueueRow, QueueStore
+from qmq.storage.format.queue_store import UNSETTLED_ROWS, QueueRow, QueueStore, unsettled_rows
 from qmq.storage.format.record import RecordKind, pack_envelope, pack_gap, pack_record, unpack_record
 from qmq.storage.log.chain import Damage, Segment
+from qmq.storage.queues.plan import is_page_full
 
 SNAPSHOT_BYTES: Final = 256 * 1024
 """About how many bytes of records one answer has; at least one record if there is one."""
-
-_WINDOW: Final = 4096
-"""Sequences that the first query covers; if few rows are left, each further query covers four times as many."""
 
 
 class RangeSnapshot(NamedTuple):
@@ -140,17 +138,8 @@ class SnapshotReader:
 
     def _waiting(self, origin: Origin, after: int, through: int) -> tuple[list[QueueRow], int]:
         """Queue messages after `after`, and the sequence up to which these are all."""
-        width = _WINDOW
-        while True:
-            high = min(through, after + width)
-            rows = self._queues.unsettled_rows(origin, after, high, SNAPSHOT_BYTES)
-            last = rows[-1].dot.sequence if rows else after
-            # Only the store knows whether more rows follow the last one.
-            if rows and self._queues.unsettled(origin, last, high, 1):
-                return rows, last
-            if high == through or rows:
-                return rows, high
-            width *= 4
+        rows = self._queues.unsettled(origin, after, through, UNSETTLED_ROWS, SNAPSHOT_BYTES)
+        return rows, rows[-1].dot.sequence if is_page_full(rows, UNSETTLED_ROWS, SNAPSHOT_BYTES) else through
 
     def _kept(self, origin: Origin, after: int, cut: int, found: dict[int, bytes]) -> int:
         """Add fanout records after `after` up to `cut` to `found`; return the sequence up to which these are all."""
@@ -283,9 +272,8 @@ def known_of(
             by_origin.setdefault(origin, []).append(sequence)
     failed: dict[Dot, int] = {}
     for origin, sequences in by_origin.items():
-        first, last = min(sequences), max(sequences)
-        rows = queues.unsettled(origin, first - 1, last, last - first + 1)
-        unsettled = {sequence: attempts for sequence, _, attempts in rows}
+        rows = unsettled_rows(queues, origin, min(sequences) - 1, max(sequences))
+        unsettled = {row.dot.sequence: row.attempts for row in rows}
         done += [Dot(origin, sequence) for sequence in sequences if sequence not in unsettled]
         failed.update((Dot(origin, sequence), unsettled[sequence]) for sequence in sequences if unsettled.get(sequence))
     return Known(done, failed)

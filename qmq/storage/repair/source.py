@@ -6,13 +6,14 @@ node are missing themselves, so that a peer never takes a missing row for a sett
 
 import threading
 from collections.abc import Collection, Sequence
+from itertools import islice
 
 from qmq.errors import CorruptLog
 from qmq.model.dots import Dot, Origin, Vector
 from qmq.storage.checkpoints.checkpoint import Checkpointer
 from qmq.storage.format.interfaces import SEQUENCE_MAX
 from qmq.storage.format.missing_range import MissingRange
-from qmq.storage.format.queue_store import QueueStore
+from qmq.storage.format.queue_store import QueueStore, unsettled_rows
 from qmq.storage.repair.queue_rows import RowRepairer
 from qmq.storage.repair.range_snapshot import Known, RangeSnapshot, SnapshotReader, known_of
 
@@ -101,8 +102,8 @@ class RepairSource:
         for origin in self._queues.origins():
             if len(found) < limit and (after is None or origin >= after.origin):
                 beyond = after.sequence if after is not None and origin == after.origin else 0
-                rows = self._queues.unsettled(origin, beyond, SEQUENCE_MAX, limit - len(found))
-                found += [(queue, Dot(origin, sequence), attempts) for sequence, queue, attempts in rows]
+                rows = islice(unsettled_rows(self._queues, origin, beyond, SEQUENCE_MAX), limit - len(found))
+                found += [(row.queue, row.dot, row.attempts) for row in rows]
         return found
 
     def in_doubt(self, after: Dot | None, limit: int) -> list[tuple[str, Dot, int]]:

@@ -120,7 +120,7 @@ async def test_a_node_that_comes_back_knows_how_often_a_message_has_failed(
         await eventually(lambda: not b.broker.queues.held)
         await b.engine.checkpoints.checkpoint()
 
-        rows = b.store.queues.unsettled_rows(a.origin, 0, 1000, 1 << 20)
+        rows = b.store.queues.unsettled(a.origin, 0, 1000, 1000, 1 << 20)
         assert [row.attempts for row in rows if row.queue == JOBS] == [3]
 
 

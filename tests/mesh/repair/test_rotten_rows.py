@@ -43,7 +43,7 @@ def spoil(node: Node, *texts: bytes) -> list[Dot]:
         node.broker.queues.paging.evict(queue)
     store = node.store.queues
     assert isinstance(store, MemoryQueueStore)
-    rows = [row for origin in store.origins() for row in store.unsettled_rows(origin, 0, 1 << 40, 1 << 30)]
+    rows = [row for origin in store.origins() for row in store.unsettled(origin, 0, 1 << 40, 1000, 1 << 30)]
     dots = [row.dot for row in rows if row.body in texts]
     assert len(dots) == len(texts)
     store.spoil(dots)
@@ -52,7 +52,7 @@ def spoil(node: Node, *texts: bytes) -> list[Dot]:
 
 def standing(node: Node, origin: Origin, queue: str = JOBS) -> list[QueueRow]:
     """What the queue store of `node` has of a queue, of `origin`. Reads it."""
-    return [row for row in node.store.queues.unsettled_rows(origin, 0, 1 << 40, 1 << 30) if row.queue == queue]
+    return [row for row in node.store.queues.unsettled(origin, 0, 1 << 40, 1000, 1 << 30) if row.queue == queue]
 
 
 def queued(node: Node, origin: Origin, queue: str = JOBS) -> list[bytes]:

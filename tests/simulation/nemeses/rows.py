@@ -63,4 +63,4 @@ async def _crash_and(stage: Stage, fault: Fault, harm: Callable[[Queues, list[Do
 
 
 def _standing(store: Queues) -> list[Dot]:
-    return [Dot(origin, row[0]) for origin in store.origins() for row in store.unsettled(origin, 0, SEQUENCE_MAX, 1000)]
+    return [row.dot for origin in store.origins() for row in store.unsettled(origin, 0, SEQUENCE_MAX, 1000)]

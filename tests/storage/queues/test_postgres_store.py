@@ -1,8 +1,9 @@
 """What only the queue store on PostgreSQL does; the common behaviour is in test_queue_stores."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -263,20 +264,24 @@ def test_a_transaction_that_is_cut_in_the_midst_of_it_is_made_whole(postgres: Se
     store.close()
 
 
-def test_a_commit_whose_answer_is_lost_is_not_done_twice(postgres: Server, url: str) -> None:
+def test_a_commit_whose_answer_is_lost_is_not_done_twice(
+    postgres: Server, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = module.PostgresQueueStore(url, "a")
-    changed = store._changed
+    change = store._change
     losses = 1
 
-    def lose(*arguments: object) -> None:
+    @contextmanager
+    def lose() -> Iterator[Any]:
         nonlocal losses
+        with change() as writer:
+            yield writer
         if losses:
             losses -= 1
             store._cut()
             raise module.LostConnection("the answer to COMMIT is lost")
-        changed(*arguments)
 
-    store._changed = lose
+    monkeypatch.setattr(store, "_change", lose)
     store.apply(runs_of([ROW]), {}, [Dot(B, 9)], [], 7)
 
     assert (losses, store.position()) == (0, 7)

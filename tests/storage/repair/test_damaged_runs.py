@@ -11,6 +11,7 @@ from qmq.model.dots import Dot
 from qmq.storage.format.missing_range import MissingRange
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.journal import Journal
+from qmq.storage.queues import sqlite_sql
 from qmq.storage.queues.sqlite_store import SqliteQueueStore
 from qmq.storage.store import Store, open_store
 from tests.storage.rig import NOW, A, B, Writer, all_rows
@@ -62,7 +63,7 @@ def test_many_messages_of_a_damaged_run_are_repaired_by_one_search(
     store.close()
 
 
-def test_a_damaged_run_is_read_once_to_see_what_is_missing_of_it(
+def test_a_damaged_run_is_read_once_more_to_store_what_is_missing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = with_damaged_run(tmp_path)
@@ -75,8 +76,11 @@ def test_a_damaged_run_is_read_once_to_see_what_is_missing_of_it(
 
     monkeypatch.setattr(SqliteQueueStore, "_raw_runs", counted)
 
+    store.queues.apply([], {}, [], [], store.queues.position())
+
+    assert read.count(sqlite_sql.RUNS) == 1
     assert len(store.missing_ranges()) == RUN
-    assert len(read) == 1
+    assert store.queues.is_empty("a")
     store.close()
 
 
@@ -93,7 +97,7 @@ def test_what_is_settled_after_the_search_for_another_message_does_not_come_back
         assert store.row_repairer.search_journal(missing) is None
 
     assert all_rows(store) == bodies(2) and store.missing_ranges() == []
-    assert [row.attempts for row in store.queues.unsettled_rows(A, 0, 4, 1 << 20)] == [0, 4, 0]
+    assert [row.attempts for row in store.queues.unsettled(A, 0, 4, 1000, 1 << 20)] == [0, 4, 0]
     store.close()
 
 
@@ -105,5 +109,5 @@ def test_a_message_that_was_repaired_is_searched_for_again_without_harm(tmp_path
     assert store.row_repairer.search_journal(MissingRange(A, 4, 5, 5, JOBS)) is None
 
     assert all_rows(store) == {Dot(A, n): b"%d" % n for n in range(1, 11)}
-    assert store.queues.heads("a", [JOBS], 0)[JOBS].messages == RUN
+    assert store.queues.heads("a", [JOBS], 0)[JOBS].messages == 10
     store.close()
