@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ SCHEMA: Final = arrow_schema("messages", COLUMNS)
 LACKING: Final = "lacking"
 BOUND_CHARS: Final = 32
 """Of the bounds of text, which may be long."""
+LAST_MS: Final = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
+"""No whole ms is behind it."""
 HIGHEST: Final = "\U0010ffff"
 """No text is behind one that begins with it."""
 
@@ -188,11 +190,13 @@ def _upper(value: Any) -> Any:
         return value if len(value) <= BOUND_CHARS else value[:BOUND_CHARS] + HIGHEST
     if isinstance(value, Decimal):
         return math.ceil(value)
+    if isinstance(value, datetime) and value > LAST_MS:
+        return f"{value:%Y-%m-%dT%H:%M:%S.%fZ}"
     return _in_ms(value + timedelta(microseconds=999) if isinstance(value, datetime) else value)
 
 
 def _in_ms(value: Any) -> Any:
     """A time as text, which has ms in Delta; any other value as it is."""
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+        return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"  # `%Y` has no zeros before a year
     return value.isoformat() if isinstance(value, date) else value

@@ -8,6 +8,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -237,14 +238,11 @@ def read_options(given: Mapping[str, str], *, of_archive: bool = False) -> Optio
 
 def local_path(text: str) -> str:
     """A path of a mounted file system, which may be written as `file:///path`. Raises BadOption for other addresses."""
-    try:
-        place = table_place(text)
-        is_address = is_table_address(place)
-    except ValueError:
-        is_address = True
-    if is_address:
-        raise BadOption(f"{text} is an address: only paths of a mounted file system will do, such as /data/archive")
-    return place
+    with suppress(ValueError):
+        if not is_table_address(place := table_place(text)):
+            return place
+    # It is not shown: it may have keys.
+    raise BadOption("a path is an address: only paths of a mounted file system will do, such as /data/archive")
 
 
 def vector_to_json(vector: Vector) -> dict[str, int]:

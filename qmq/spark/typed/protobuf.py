@@ -14,7 +14,6 @@ import pyarrow as pa
 from qmq.spark.archive.table import ArchiveError
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
-NESTING_MAX: Final = 16
 
 Decode = Callable[[bytes], tuple[Any, bool]]
 
@@ -37,10 +36,8 @@ def protobuf_bodies(path: str, name: str) -> tuple[pa.DataType, Decode]:
         descriptor = pool.FindMessageTypeByName(name)
         make = message_factory.GetMessageClass(descriptor)
     except (DecodeError, KeyError, TypeError) as error:
-        raise ArchiveError(
-            f"{path} has no descriptors of the message {name}: {error} (make it with `protoc --include_imports "
-            "--descriptor_set_out=FILE`)"
-        ) from None
+        how = "make it with `protoc --include_imports --descriptor_set_out=FILE`"
+        raise ArchiveError(f"{path} has no descriptors of the message {name}: {error} ({how})") from None
 
     def decode(body: bytes) -> tuple[Any, bool]:
         message = make.FromString(body)
@@ -49,26 +46,26 @@ def protobuf_bodies(path: str, name: str) -> tuple[pa.DataType, Decode]:
         message.DiscardUnknownFields()
         return value, message.ByteSize() == size
 
-    return _struct(descriptor, 0), decode
+    return _struct(descriptor, frozenset()), decode
 
 
-def _struct(descriptor: Any, nesting: int) -> pa.DataType:
-    if not descriptor.fields or nesting == NESTING_MAX:  # a message may contain itself
+def _struct(descriptor: Any, outer: frozenset[str]) -> pa.DataType:
+    """`outer`: the messages around it. One of them in itself is text: as columns, a tree would have no end."""
+    if not descriptor.fields or descriptor.full_name in outer:
         return pa.string()
-    return pa.struct([pa.field(field.name, _type(field, nesting)) for field in descriptor.fields])
+    outer |= {descriptor.full_name}
+    return pa.struct([pa.field(field.name, _type(field, outer)) for field in descriptor.fields])
 
 
-def _type(field: Any, nesting: int) -> pa.DataType:
+def _type(field: Any, outer: frozenset[str]) -> pa.DataType:
     if _is_map(field):
-        return pa.map_(pa.string(), _type(field.message_type.fields_by_name["value"], nesting + 1))
+        return pa.map_(pa.string(), _type(field.message_type.fields_by_name["value"], outer))
     if field.message_type is None:
-        kind = pa.string() if field.enum_type else _SCALARS[field.cpp_type]
-        if field.type == field.TYPE_BYTES:
-            kind = pa.binary()
+        kind = pa.binary() if field.type == field.TYPE_BYTES else _SCALARS[field.cpp_type]
     elif field.message_type.full_name == TIMESTAMP:
         kind = pa.timestamp("us", "UTC")
     else:
-        kind = _struct(field.message_type, nesting + 1)
+        kind = _struct(field.message_type, outer)
     return pa.list_(kind) if field.is_repeated else kind
 
 
@@ -76,7 +73,7 @@ _SCALARS: Final = {
     **dict.fromkeys((1, 2, 3, 4), pa.int64()),  # int32, int64, uint32, uint64 of `FieldDescriptor.CPPTYPE_…`
     **dict.fromkeys((5, 6), pa.float64()),
     7: pa.bool_(),
-    9: pa.string(),
+    **dict.fromkeys((8, 9), pa.string()),  # enum, string
 }
 
 

@@ -186,7 +186,11 @@ _FITS: Final[dict[pa.DataType, Fit]] = {
 
 def json_text(value: Any) -> str:
     """A value of a body, as JSON: bytes as base64, times as ISO 8601, and what JSON has no form for as text."""
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+    except ValueError:  # infinities and NaN: their names
+        value = json.loads(json.dumps(value, default=_plain), parse_constant=str)
+        return json.dumps(value, ensure_ascii=False)
 
 
 def _plain(value: Any) -> str:

@@ -203,6 +203,13 @@ def test_a_path_may_be_written_as_an_address_of_this_machine(said: str, path: st
     assert local_path(said) == path and read_options({"path": said}).paths == (path,)
 
 
+@pytest.mark.parametrize("said", ["s3://key:hidden@bucket/a", "s3:///hidden", "nowhere://hidden"])
+def test_an_address_in_place_of_a_path_is_refused_and_not_shown(said: str) -> None:
+    with pytest.raises(BadOption, match="a path is an address") as caught:
+        local_path(said)
+    assert "hidden" not in str(caught.value)
+
+
 def test_a_history_is_no_stream() -> None:
     with pytest.raises(BadOption, match="startingOffsets: a history goes"):
         history(None, "/nowhere/table", path="x", startingOffsets="latest")  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ def test_an_address_of_what_is_not_mounted_is_refused_before_anything_is_read(
     result = CliRunner().invoke(main, ["pipeline", *command])
 
     assert result.exit_code == 2 and list(tmp_path.iterdir()) == []
-    assert "is an address: only paths of a mounted file system will do, such as /data/archive" in result.output
+    assert "a path is an address: only paths of a mounted file system will do, such as /data/archive" in result.output
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,35 @@ def test_avro_bodies_are_decoded_by_the_schemas_in_the_log(log: Journal, tmp_pat
     }
 
 
+@pytest.mark.parametrize("times", [(datetime.min, datetime(999, 5, 5)), (datetime.max, datetime(1969, 12, 31))])
+def test_times_at_the_edges_of_the_calendar_are_found_by_every_reader(
+    log: Journal, tmp_path: Path, times: tuple[datetime, ...]
+) -> None:
+    schema = {"type": "record", "name": "T", "fields": [ORDER["fields"][1]]}
+    bodies = [avro(schema, {"at": time.replace(tzinfo=UTC)}) for time in times]
+    log.segment([batch(A, 1, [definition(1, schema), *(record(n, body) for n, body in enumerate(bodies, 2))])])
+
+    run(tmp_path, given={"subscribe": "/queue/jobs"})
+
+    table = str(tmp_path / "table")
+    data = DeltaTable(table).to_pyarrow_dataset()
+    for time in (time.replace(tzinfo=UTC) for time in times):
+        assert data.to_table(filter=pc.field("at") == time).num_rows == 1
+        assert polars.scan_delta(table).filter(polars.col("at") == time).collect().height == 1
+
+
+def test_numbers_that_json_has_not_are_text_in_the_body(log: Journal, tmp_path: Path) -> None:
+    fields = [{"name": "x", "type": "double"}, {"name": "xs", "type": {"type": "array", "items": "double"}}]
+    schema = {"type": "record", "name": "F", "fields": fields}
+    body = avro(schema, {"x": float("nan"), "xs": [1.5, float("-inf")]})
+    log.segment([batch(A, 1, [definition(1, schema), record(2, body)])])
+
+    run(tmp_path, given={"subscribe": "/queue/jobs"})
+
+    (row,) = rows(tmp_path)
+    assert json.loads(row["body"], parse_constant=pytest.fail) == {"x": "NaN", "xs": [1.5, "-Infinity"]}
+
+
 def test_a_later_schema_adds_its_columns_and_the_first_one_is_known_without_the_log(
     log: Journal, tmp_path: Path
 ) -> None:
@@ -368,7 +397,8 @@ def test_protobuf_bodies_are_decoded_by_descriptors(log: Journal, tmp_path: Path
 
     one, two, three = rows(tmp_path)
     assert (one["id"], one["tags"], one["counts"], one["state"]) == (7, ["a", "b"], [("x", 1.5)], "PAID")
-    assert one["at"] == datetime(2026, 1, 2, tzinfo=UTC) and one["parent"]["id"] == 6 and one["unparsed"] is None
+    assert one["at"] == datetime(2026, 1, 2, tzinfo=UTC) and one["unparsed"] is None
+    assert json.loads(one["parent"])["id"] == 6 and "parent" in done.columns, "a message in itself is text"
     assert json.loads(one["body"])["at"] == "2026-01-02T00:00:00+00:00"
     assert (two["id"], two["at"], two["unparsed"]) == (8, None, more) and three["unparsed"] == b"\xff"
     assert done.drift.unparsed == {"Protobuf with fields that the descriptors do not have": 1, "not of the message": 1}
