@@ -11,9 +11,10 @@ P3   a node refuses users that it does not have, and no others; the client itsel
 
 from collections.abc import Iterable
 
-from qmq.definitions.definition import Key
+from qmq.definitions.definition import Key, Version
 from qmq.definitions.table import DefinitionTable
 from qmq.model.dots import Dot
+from qmq.node.node import Node
 from tests.simulation.cluster import Member
 from tests.simulation.ledger import Ledger, Sent
 from tests.simulation.operations import DECLARED, VISITED, Job, Operations
@@ -34,8 +35,9 @@ def may_have_taken(operations: Operations, job: Job, message: Sent, dot: Dot, *,
     return is_older and (under is None or job.mark > under)
 
 
-def left_over(ledger: Ledger, model: DefinitionTable) -> list[str]:
-    """L2."""
+def left_over(ledger: Ledger, model: DefinitionTable, members: Iterable[Member] = ()) -> list[str]:
+    """L2. Of a retired node, its adopter may not know the clock: its messages may be as late as its retirement."""
+    nodes = {member.name: member.node for member in members if member.node is not None}
     wrongs: list[str] = []
     for queue in DECLARED:
         last = model.by_key.get(Key("queue", queue))
@@ -45,9 +47,21 @@ def left_over(ledger: Ledger, model: DefinitionTable) -> list[str]:
         wrongs += [
             f"L2 left: {one.id} was given of {queue}, which was deleted at {deleted_at:.3f} by {last.version}"
             for one in ledger.operations.given
-            if one.queue == queue and one.is_final and _is_older(ledger.sent[one.id], deleted_at)
+            if one.queue == queue
+            and one.is_final
+            and _is_older(ledger.sent[one.id], deleted_at)
+            and not _is_undated(nodes.get(one.dot.origin.node), ledger.sent[one.id], last.version)
         ]
     return wrongs
+
+
+def _is_undated(adopter: Node | None, message: Sent, deletion: Version) -> bool:
+    """Whether this node adopted the message, and had heard of the retirement of its node only after the deletion."""
+    if adopter is None or message.receipted_by is None:
+        return False
+    retirement = adopter.membership.retired.get(message.receipted_by.node)
+    apart_us = adopter.engine.broker.clocks.apart_us(deletion.origin.node) or 0
+    return retirement is not None and retirement.heard_us > deletion.written_us + apart_us
 
 
 def _is_older(message: Sent, deleted_at: float) -> bool:

@@ -112,7 +112,7 @@ def broken(stage: Stage) -> list[str]:
     for member in members:
         wrongs += unlike(member, model, allowed_losses.dots)
         wrongs += not_applied(member)
-    wrongs += lifetimes.left_over(ledger, model) if are_clocks_right else []
+    wrongs += lifetimes.left_over(ledger, model, members) if are_clocks_right else []
     wrongs += lifetimes.resurrected(ledger.operations, model)
     wrongs += lifetimes.left_behind(members)
     return wrongs + unrecorded(ledger.operations, model, allowed_losses.dots)
