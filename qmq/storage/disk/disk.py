@@ -9,13 +9,15 @@ A part of the room that the operator reserves is held by a file without content,
 by piece when others have taken everything else.
 
 A process that runs out of file descriptors must not lose its journal over it: some are kept open in reserve while the
-directory is locked, and given up one by one when a file cannot be opened for want of them.
+directory is locked, and given up one by one when a file cannot be opened for want of them. Without any left, the call
+waits, as for a disk that hangs.
 """
 
 import errno
 import fcntl
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,10 @@ from qmq.storage.format.interfaces import File
 
 SPARE_DESCRIPTORS: Final = 8
 """A segment keeps its file open as long as it is read: so many new ones, or checkpoints, a shortage is outlived."""
+
+SHORTAGE_PAUSES: Final = 600
+SHORTAGE_PAUSE_SECONDS: Final = 0.05
+"""Between two attempts to open a file while there is no descriptor: 30 s in all."""
 
 SYNC_THREADS: Final = 8
 """For files that are synced together. More of them are no quicker."""
@@ -125,17 +131,26 @@ class RealDisk:
                 raise
 
     def _open(self, call: Callable[[], T]) -> T:
-        """Do what needs a descriptor, with one of the reserve if there is no other."""
+        """Do what needs a descriptor, with one of the reserve if there is no other, or when one is free.
+
+        Raises the system's OSError when none has been free in all that time.
+        """
+        pauses = SHORTAGE_PAUSES
         while True:
             try:
                 opened = call()
             except OSError as error:
-                if error.errno not in _SHORTAGES or not self._spare:
+                if error.errno not in _SHORTAGES:
                     raise
-                os.close(self._spare.pop())
+                with suppress(IndexError):  # Another thread may take the last one.
+                    os.close(self._spare.pop())
+                    continue
+                if not pauses:
+                    raise
+                pauses -= 1
+                time.sleep(SHORTAGE_PAUSE_SECONDS)
             else:
-                if len(self._spare) < SPARE_DESCRIPTORS:
-                    self._save_descriptors()
+                self._save_descriptors()
                 return opened
 
     def unlock(self) -> None:
@@ -190,22 +205,8 @@ class RealDisk:
     def sync_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
         # Not one after the other: a file system with a journal commits it once for all that wait at that moment.
         with ThreadPoolExecutor(min(SYNC_THREADS, max(len(files), len(directories), 1))) as pool:
-            for _ in pool.map(_sync_file, files):
-                pass
-            left = list(pool.map(self._synced, directories))
-        for directory, is_synced in zip(directories, left, strict=True):
-            if not is_synced:
-                self.sync_directory(directory)
-
-    def _synced(self, path: str) -> bool:
-        """`sync_directory` without the descriptors in reserve, which are for one thread; False if there is no other."""
-        try:
-            sync_directory(self.root / path)
-        except OSError as error:
-            if error.errno not in _SHORTAGES:
-                raise
-            return False
-        return True
+            list(pool.map(lambda file: file.sync(), files))
+            list(pool.map(self.sync_directory, directories))
 
     def free_bytes(self) -> int:
         state = os.statvfs(self.root)
@@ -258,10 +259,6 @@ def write_durably(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
-
-
-def _sync_file(file: File) -> None:
-    file.sync()
 
 
 def sync_directory(directory: Path) -> None:

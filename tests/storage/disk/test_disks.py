@@ -1,14 +1,21 @@
 """What storage asks of a disk, on real files and on the twin; then what the twin adds: failing and crashing."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
 from qmq.errors import DirectoryInUse
-from qmq.storage.disk.disk import SPARE_DESCRIPTORS, ReadOnlyDisk, RealDisk
+from qmq.storage.disk.disk import (
+    SHORTAGE_PAUSES,
+    SPARE_DESCRIPTORS,
+    ReadOnlyDisk,
+    RealDisk,
+)
 from qmq.storage.format.interfaces import Disk
 from tests.fakes.disk import MemoryDisk
 
@@ -259,8 +266,11 @@ def test_files_are_opened_from_a_reserve_when_descriptors_run_out_and_it_is_fill
         disk.sync_directory("d")
         assert len(disk.names("d")) == SPARE_DESCRIPTORS - 1
         files.append(disk.create("d/more"))
-        with pytest.raises(OSError, match="Too many open files"):
+        with patch.object(time, "sleep") as pause, pytest.raises(OSError, match="Too many open files"):
             disk.create("d/too many")
+        assert pause.call_count == SHORTAGE_PAUSES
+        with patch.object(time, "sleep", lambda _: files.pop(0).close()):
+            files.append(disk.create("d/when one is free"))
 
     disk.create("d/again").close()
     assert len(disk._spare) == SPARE_DESCRIPTORS
