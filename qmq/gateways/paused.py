@@ -62,6 +62,7 @@ def run_at(commands: list[Command], begin: int) -> tuple[list[bytes], list[str],
             return bodies, receipts, at - begin
         if isinstance(command, Sends):
             bodies.extend(command.bodies)
+            receipts.extend(command.receipts)
         else:
             bodies.append(command.body)
             if command.receipt is not None:

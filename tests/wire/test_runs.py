@@ -165,6 +165,64 @@ def test_sends_mean_the_same_gathered_or_one_by_one(form: bytes, size: int, odd:
     assert code(gathering) == code(plain)
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"SEND\nd:1\nreceipt:%b\n\n%b\0",
+        b"SEND\nreceipt:%b\nd:1\n\n%b\0\n",
+        b"SEND\nd:1\ncontent-length:6\nreceipt:%b\n\n%b\0",
+        b"SEND\nd:1\nreceipt:%b\ncontent-length:6\n\n%b\0\n",
+        b"SEND\nreceipt:%b\nd:1\ncontent-length:6\n\n%b\0\n\n",
+        b"SEND\r\nd:1\r\nreceipt:%b\r\ncontent-length:6\r\n\r\n%b\0",
+        b"SEND\nd:1\nreceipt:%b\nreceipt:1\n\n%b\0",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 40, 97, 10_000])
+@pytest.mark.parametrize(
+    ("receipt", "body"),
+    [
+        (b"r-99", b"body.."),
+        (b"", b"......"),
+        (b"long" * 50, b"body.."),
+        (b"a\\cb", b"body.."),
+        (b"\xc3\xa4", b"body.."),
+        (b"\t", b"body.."),
+        (b"r-1\n\nx", b"body.."),
+        (b"r-1\nx:y", b"body.."),
+        (b"r-1", b"sixteen is more"),
+        (b"r-1", b"\0SEND\n"),
+        (b"r-1", b"\0\0\0\0\0\0"),
+        (b"r\0", b"body.."),
+    ],
+)
+def test_sends_that_ask_for_receipts_mean_the_same_gathered_or_one_by_one(
+    form: bytes, size: int, receipt: bytes, body: bytes
+) -> None:
+    regular = [(b"r-%d" % n, b"body%02d" % n) for n in range(5, 30)]
+    data = b"".join(form % one for one in [*regular, (receipt, body), *regular[::-1]])
+    plain, gathering = logged_in(), logged_in(gathers=True)
+
+    expected = fed(plain, pieces_of(data, size))
+    gathered = fed(gathering, pieces_of(data, size))
+
+    assert values(one_by_one(gathered)) == values(expected)
+    assert code(gathering) == code(plain)
+
+
+@pytest.mark.parametrize("length", [b"", b"content-length:1\n"])
+def test_a_read_full_of_sends_that_differ_in_their_receipt_is_two_frames(length: bytes) -> None:
+    connection = logged_in(gathers=True)
+    form = b"SEND\nd:1\n" + length + b"receipt:%d\n\n%d\0"
+    connection.receive(b"".join(form % (n, 0) for n in range(6)))
+
+    run, last = connection.receive(b"".join(form % (n, n % 10) for n in range(100, 200)))
+
+    assert isinstance(run, Sends)
+    assert run.bodies == [b"%d" % (n % 10) for n in range(99)]
+    assert run.receipts == [str(n) for n in range(100, 199)]
+    assert (last.receipt, last.body) == ("199", b"9")
+
+
 @pytest.mark.parametrize("length", [b"", b"content-length:1\n"])
 def test_a_read_full_of_alike_sends_is_two_frames_once_their_form_is_known(length: bytes) -> None:
     connection = logged_in(gathers=True)

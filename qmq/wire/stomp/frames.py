@@ -1,4 +1,4 @@
-"""One decoded frame, or many: ACKs that differ in their number only, SENDs that differ in their body only."""
+"""One decoded frame, or many: ACKs that differ in their number only, SENDs in receipt and body only."""
 
 from qmq.wire.stomp.head import Head
 
@@ -42,14 +42,20 @@ class Acks(Frame):
 
 
 class Sends(Frame):
-    """SENDs with one header block and without a receipt, which came one after the other. `bodies` are theirs."""
+    """SENDs with one header block, which came one after the other. `bodies` are theirs.
 
-    __slots__ = ("bodies",)
+    `receipts` are those that they ask for: one each, or none at all.
+    """
 
-    def __init__(self, head: Head, bodies: list[bytes]) -> None:
+    __slots__ = ("bodies", "receipts")
+
+    def __init__(self, head: Head, bodies: list[bytes], receipts: list[str]) -> None:
         super().__init__(head, b"", None)
         self.bodies = bodies
+        self.receipts = receipts
 
     def one_by_one(self) -> list[Frame]:
         """The same as frames of their own."""
-        return [Frame(self.head, body, None) for body in self.bodies]
+        if not self.receipts:
+            return [Frame(self.head, body, None) for body in self.bodies]
+        return [Frame(self.head, body, receipt) for body, receipt in zip(self.bodies, self.receipts, strict=True)]

@@ -169,6 +169,11 @@ class Reader:
             if chunk.startswith(lead, pos):
                 known = self._send_run.known
                 body_at = pos + lead_bytes
+                if not self._has_gathered_sends:
+                    self._has_gathered_sends = True
+                    begin, pos = pos, self._send_run.gather(chunk, pos, self._body_bytes_max, frames)
+                    if pos > begin:
+                        continue
                 if trail:
                     hole_end = chunk.find(b"\n", body_at)
                     if not chunk.startswith(trail, hole_end):
@@ -177,11 +182,6 @@ class Reader:
                     if receipt is None or "\\" in receipt:
                         return pos
                     body_at = hole_end + len(trail)
-                elif not self._has_gathered_sends:
-                    self._has_gathered_sends = True
-                    begin, pos = pos, self._send_run.gather(chunk, pos, self._body_bytes_max, frames)
-                    if pos > begin:
-                        continue
             elif chunk.startswith(ack_lead, pos):
                 ack_run = self._ack_run
                 if not self._has_gathered and ack_run.between:

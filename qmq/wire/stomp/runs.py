@@ -39,7 +39,7 @@ ENDLESS = 1 << 62
 class SendRun:
     """A SEND: `lead`, then either the body, or (with `trail`) a receipt's value, `trail`, and the body.
 
-    `between` stands between the bodies of two without a receipt that follow each other; b"" with a receipt.
+    `between` stands between the body of one and what follows the lead of the next.
     """
 
     __slots__ = ("between", "known", "lead", "trail")
@@ -48,15 +48,17 @@ class SendRun:
         self.lead = lead
         self.trail = trail
         self.known = known
-        self.between = b"" if trail else b"\0" + lead
+        self.between = b"\0" + lead
 
     def gather(self, chunk: bytes, pos: int, bytes_max: int, frames: list[Frame]) -> int:
         """Append those at `pos` that can be taken together to `frames`; returns where the next frame begins."""
-        bodies = self.bodies(chunk, pos, bytes_max)
-        if len(bodies) < 2:
+        raw, bodies = self.asking(chunk, pos, bytes_max) if self.trail else ([], self.bodies(chunk, pos, bytes_max))
+        receipts = plain_texts(raw)
+        if len(bodies) < 2 or receipts is None:
             return pos
-        frames.append(Sends(self.known.head, bodies))
-        return pos + sum(map(len, bodies)) + len(bodies) * len(self.between)
+        frames.append(Sends(self.known.head, bodies, receipts))
+        around = len(bodies) * (len(self.between) + len(self.trail))
+        return pos + sum(map(len, raw)) + sum(map(len, bodies)) + around
 
     def bodies(self, chunk: bytes, pos: int, bytes_max: int) -> list[bytes]:
         """The bodies of those that stand at `pos` one after the other, but for the last; up to one that is irregular.
@@ -80,6 +82,29 @@ class SendRun:
             return bodies
         ends = range(length, len(rows), step)
         return bodies[: sum(1 for _ in takewhile(lambda end: rows.startswith(between, end), ends))]
+
+    def asking(self, chunk: bytes, pos: int, bytes_max: int) -> tuple[list[bytes], list[bytes]]:
+        """As `bodies`, where each asks for a receipt: the receipts, and the bodies.
+
+        With a declared length, none if one is irregular, or its receipt is not as long as the first one.
+        """
+        between, trail, length = self.between, self.trail, self.known.length
+        tail = chunk[pos + len(self.lead) :]
+        if length < 0:
+            parts = [row.partition(trail) for row in tail.split(between)[:-1]]
+            regular = list(takewhile(lambda part: _is_regular(*part, bytes_max), parts))
+            return [part[0] for part in regular], [part[2] for part in regular]
+        width = tail.find(b"\n")
+        step = width + len(trail) + length + len(between)
+        rows = tail[: len(tail) // step * step]
+        if not rows or not 0 <= width <= HOLE_BYTES_MAX:
+            return [], []
+        # As if all were regular; what joins to the same bytes is.
+        form = b"%ds%dx%ds%dx" % (width, len(trail), length, len(between))
+        joined = [trail] * (len(rows) // step * 4)
+        joined[::2] = chain.from_iterable(iter_unpack(form, rows))
+        joined[3::4] = [between] * (len(joined) // 4)
+        return (joined[::4], joined[2::4]) if b"".join(joined) == rows else ([], [])
 
 
 class AckRun:
@@ -144,10 +169,20 @@ def with_line_feed(chunk: bytes, start: int) -> int:
     return start - 1 if start > 0 and chunk[start - 1] == LF else start
 
 
-def plain_text(raw: bytes) -> str | None:
+def plain_texts(raw: list[bytes]) -> list[str] | None:
+    """As `plain_text` for each of several short ones, if none has an escape."""
+    text = plain_text(b"".join(raw), ENDLESS)
+    return None if text is None or "\\" in text else b"\n".join(raw).decode().split("\n") if raw else []
+
+
+def plain_text(raw: bytes, bytes_max: int = HOLE_BYTES_MAX) -> str | None:
     """`raw` as text when it is short printable ASCII, which is right in every version but for escapes."""
-    if len(raw) <= HOLE_BYTES_MAX and raw.isascii():
+    if len(raw) <= bytes_max and raw.isascii():
         text = raw.decode()
         if text.isprintable():
             return text
     return None
+
+
+def _is_regular(receipt: bytes, trail: bytes, body: bytes, bytes_max: int) -> bool:
+    return bool(trail) and len(receipt) <= HOLE_BYTES_MAX and 0 not in body and len(body) <= bytes_max
