@@ -39,6 +39,8 @@ from qmq.storage.log.journal import Journal
 from qmq.storage.queues.plan import missing_among
 
 SLICE_BYTES: Final = 4 * 1024 * 1024
+"""What a slice reads, and again as much while the stores need less than three quarters of it: what is settled within a
+slice never reaches them."""
 SLICE_BYTES_MIN: Final = 1024 * 1024
 """Twice the largest batch: what a checkpoint on an almost full disk can still carry over safely."""
 SHORT_SLICE_BYTES: Final = 32 * 1024 * 1024
@@ -232,7 +234,8 @@ class Checkpointer:
     def _reduce(
         self, begin: int, end: int, vector: Vector, slice_bytes: int, room: int, changes_max: int
     ) -> tuple[Compaction, int]:
-        """Compact one slice of the journal: at least one batch, about `slice_bytes`. Also return the position after it.
+        """Compact one slice of the journal: at least one batch, and about `slice_bytes` or what adds as much to the
+        stores. Also return the position after it.
 
         `vector` is the vector at `begin`. Raises DiskFull when the first batch takes more than `room`.
         """
@@ -261,14 +264,16 @@ class Checkpointer:
                 if head.size > room - (position - begin):
                     if position == begin:
                         raise DiskFull(f"no room to carry a batch of {head.size} bytes into the stores")
-                    limit = position
+                    end = limit = position
                     break
                 if records := reduction.take(start, head, data):
                     journal.note(start, head, records)
                 position = start + head.size
                 if reduction.changes >= changes_max:
-                    limit = position
+                    end = limit = position
                     break
+            if position >= limit and reduction.live_bytes() <= 3 * slice_bytes // 4:
+                limit = min(end, begin + room, position + slice_bytes)
         if any(begin <= start < position for start, _ in journal.damage):
             raise CorruptLog("the journal was damaged since it was written; restart to recover")
         return reduction, position

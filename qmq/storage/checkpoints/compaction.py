@@ -80,7 +80,7 @@ class Compaction:
         self.attempts: dict[str, dict[Dot, int]] = {}
         """Queue → messages published before this range that failed in it → how often they have failed in all."""
         self.changes = 0
-        """About how many rows of the queue store the range changes."""
+        """About how many rows of the stores the range changes: none for a message that is settled within it."""
         self.moves: list[Move] = []
         """Moves of durable subscriptions, in log order."""
         self.terms = StoredTerms()
@@ -241,11 +241,11 @@ class Compaction:
         return True
 
     def _settle(self, queue: str, origin: Origin, sequences: list[int]) -> None:
-        self.changes += len(sequences)
         if origin in self._forgotten:
             return  # They were settled before, else their origin would not be forgotten.
         have = self.vector.get(origin, 0)
-        live = self.live.get(origin)
+        live = self.live.get(origin, {})
+        before = len(live)
         for sequence in sequences:
             if sequence > have:
                 dot = Dot(origin, sequence)
@@ -254,8 +254,10 @@ class Compaction:
                 if origin.node == self._node or self._has_lost:
                     # Only when the disk lost journal that the queue store had taken: the row is there all the same.
                     self.deletes.setdefault(queue, []).append(dot)
-            elif live is None or live.pop(sequence, None) is None or self._is_again:
+            elif live.pop(sequence, None) is None or self._is_again:
                 self.deletes.setdefault(queue, []).append(Dot(origin, sequence))
+        # Those that were live counted when they came, too.
+        self.changes += len(sequences) - (0 if self._is_again else 2 * (before - len(live)))
 
     def _deleted_of(self, destination: str) -> Vector:
         """What is deleted of a fanout at this point of the log."""

@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -42,6 +43,42 @@ def test_a_message_settled_before_the_checkpoint_never_touches_the_queue_store()
 
     assert (report.queue_rows_added, report.queue_rows_deleted) == (1, 0)
     assert all_rows(store) == {second: b"2"}
+
+
+@pytest.mark.parametrize("bound", ["SLICE_BYTES", "SLICE_CHANGES"])
+def test_what_is_settled_soon_never_touches_the_queue_store_however_long_the_journal_is(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(f"qmq.storage.checkpoints.checkpoint.{bound}", 100 if bound == "SLICE_CHANGES" else 10_000)
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    before: list[Dot] = []
+    for _ in range(50):
+        last = [a.publish("/queue/q", b"x" * 300) for _ in range(10)]
+        if before:
+            a.settle("/queue/q", before)
+        store.journal.append([a.batch()])
+        before = last
+
+    report = store.checkpoint(store.journal.end, NOW, {})
+
+    assert (report.queue_rows_added, report.queue_rows_deleted) == (10, 0)
+
+
+@pytest.mark.parametrize("bound", ["SLICE_BYTES", "SLICE_CHANGES"])
+def test_what_stays_is_carried_over_in_slices(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(f"qmq.storage.checkpoints.checkpoint.{bound}", 100 if bound == "SLICE_CHANGES" else 10_000)
+    store = open_small(MemoryDisk())
+    a = Writer(A)
+    for _ in range(50):
+        store.journal.append([a.published("/queue/q", *(b"x" * 300 for _ in range(10)))])
+
+    with patch.object(store.queues, "apply", wraps=store.queues.apply) as apply:
+        store.checkpoint(store.journal.end, NOW, {})
+
+    # Up to SLICE_CHANGES and a batch; up to three quarters of SLICE_BYTES, and as much again.
+    added = [sum(len(run.records) for run in call.args[0]) for call in apply.call_args_list]
+    assert sum(added) == len(all_rows(store)) == 500 and max(added) <= 110
 
 
 def test_a_later_settle_deletes_the_row() -> None:
