@@ -206,7 +206,11 @@ class Pager:
     def queues_to_evict(self, messages: list[Message]) -> dict[str, None]:
         """The queues of those of `messages` that the store can give back."""
         covered = self._owned.covered
-        return {message.envelope.destination: None for message in messages if is_spare(message, covered, True)}
+        names: dict[str, None] = {}
+        for message in messages:
+            if message.envelope.destination not in names and is_spare(message, covered, True):
+                names[message.envelope.destination] = None
+        return names
 
     def evict(self, queue: Queue) -> int:
         """Drop from memory what the store has of `queue`; returns how many. Not while a load is under way.
@@ -218,8 +222,12 @@ class Pager:
             return 0
         if not queue.is_wanted:
             waiting = [message for message in queue.waiting() if not message.settled]
-            if len(waiting) == queue.held and all(
-                [is_spare(message, self._owned.covered, True) for message in waiting]
+            covered = self._owned.covered
+            # The last one first: a queue that is sent to has messages behind the checkpoint.
+            if (
+                len(waiting) == queue.held
+                and is_spare(waiting[-1], covered, True)
+                and all([is_spare(message, covered, True) for message in waiting])
             ):
                 # Nothing of it is left here, so nothing need be known of it: the common end among a million queues.
                 self._owned.evicted(waiting)

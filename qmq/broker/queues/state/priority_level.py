@@ -95,9 +95,10 @@ class PriorityLevel:
         beginning; what is in memory is passed over.
         """
         origin = messages[0].origin
-        first = min(message.sequence for message in messages) - 1
+        first = min([message.sequence for message in messages]) - 1
         after: Dot | None = Dot(origin, first)
-        if any(message.origin != origin for message in messages):
+        # Mostly they have one object, and comparing two of them costs as much as all else here.
+        if any([message.origin is not origin and message.origin != origin for message in messages]):
             after = None
         elif self.behind:
             here = self.after

@@ -69,7 +69,11 @@ class OwnedMessages:
 
     def evicted(self, messages: list[Message]) -> None:
         """These are only in the store from now on."""
+        origin: Origin | None = None
         for message in messages:
-            del self.by_origin[message.origin][message.sequence]
+            if message.origin is not origin:
+                origin = message.origin
+                owned = self.by_origin[origin]
+            del owned[message.sequence]
         if messages:
             self.has_stored = True

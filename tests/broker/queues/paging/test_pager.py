@@ -880,6 +880,9 @@ def test_memory_only_messages_cost_an_eviction_and_a_count_nothing() -> None:
         paging.evict(jobs)
         assert not paging.queues_to_evict(paging.owned_in_memory())
         assert paging._known_in_store(jobs) == 0
+        node.send()
+        assert len(paging.owned_in_memory()) == 1
+        assert not paging.queues_to_evict(paging.owned_in_memory()), "the store does not have it yet"
 
     assert steps[1] < 2 * steps[0]
 
