@@ -31,8 +31,6 @@ class SocketPipe:
         self, connected: socket.socket, peer_address: str, peer_port: int = 0, subject: frozenset[str] = frozenset()
     ) -> None:
         connected.setblocking(False)
-        if connected.family in (socket.AF_INET, socket.AF_INET6):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
         self._closed = False
         self._drained = False  # the last read took all there was
@@ -159,9 +157,6 @@ class TcpListener:
     async def accept(self) -> Pipe:
         connected, remote = await accept(self._socket)
         host, port = remote[:2]
-        # For clients without heartbeats: a host that is down must not hold its messages for ever.
-        with suppress(OSError):
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         pipe = SocketPipe(connected, host, port)
         return pipe if self._tls is None else pipe.with_tls(self._tls, host, port)
 
@@ -200,7 +195,9 @@ class TcpNetwork:
             descriptor = os.dup(stream.socket.fileno())
             with suppress(OSError):
                 stream.socket.close()
-            return SocketPipe(socket.socket(fileno=descriptor), host, port)
+            connected = socket.socket(fileno=descriptor)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return SocketPipe(connected, host, port)
         secured = trio.SSLStream(stream, tls(), server_hostname=server_name, https_compatible=True)
         try:
             await secured.do_handshake()
@@ -229,6 +226,10 @@ class TcpNetwork:
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # What is accepted has these, too. For clients without heartbeats: a host that is down must not hold its
+            # messages for ever.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             listening.bind((host, port))
             listening.listen(LISTEN_BACKLOG)
         except OSError as error:

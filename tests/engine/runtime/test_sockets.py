@@ -63,3 +63,16 @@ async def test_an_address_where_nothing_listens_is_named_with_the_reason() -> No
 
         with pytest.raises(OSError, match=f"^cannot connect to 127.0.0.1:{port}: Connection refused$"):
             await real_network().connect("127.0.0.1", port, None, "b")
+
+
+async def test_both_sides_send_at_once_and_a_node_notices_a_client_whose_host_is_down() -> None:
+    listener = await real_network().listen("127.0.0.1", 0, None)
+    dialled = await real_network().connect(*listener.address, None, "")
+    accepted = await listener.accept()
+
+    for pipe in (dialled, accepted):
+        assert pipe._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # type: ignore[attr-defined]
+    assert accepted._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)  # type: ignore[attr-defined]
+
+    for closing in (dialled, accepted, listener):
+        closing.close()
