@@ -6,6 +6,7 @@ is down. So `is_loopback` is true only for `localhost` and literal loopback addr
 
 import ipaddress
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 PORT_MAX = 65535
@@ -41,6 +42,7 @@ class Address(NamedTuple):
         return ip is not None and ip.is_unspecified
 
 
+@lru_cache(maxsize=1024)
 def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """None for a name."""
     try:
