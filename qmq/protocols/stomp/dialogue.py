@@ -184,6 +184,8 @@ class StompDialogue(ClientDialogue):
         if self._frames is None and frames and not await self._login.respond(frames.pop(0)):
             session.finish()
             return
+        if not frames and self._connection.error is None:
+            return
         session.waits_for_slot = True
         await self._path.slot(session.id, asks=only_requests(frames))
         session.waits_for_slot = False

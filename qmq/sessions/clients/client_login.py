@@ -6,6 +6,7 @@ disconnected.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from contextlib import nullcontext
 from typing import Final
 
 import trio
@@ -106,7 +107,8 @@ class ClientLogin(ABC):
         """
         path, session = self._path, self._session
         path.admission.check_open(is_operators=session.listener is None)
-        with trio.CancelScope() as self._checking:
+        # Without a login there is nothing to check, and nothing that a dismissal would have to cancel.
+        with nullcontext() if credentials.login is credentials.token is None else trio.CancelScope() as self._checking:
             self._asked_at = trio.current_time()
             try:
                 grant = await path.logins.check(credentials, session.listener, session.until_left, certified)
