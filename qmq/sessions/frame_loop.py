@@ -198,7 +198,7 @@ class FrameLoop:
     def _submit(self, out: Outcome) -> None:
         """Submit a decision. If it ends the session, the client's messages are requeued.
 
-        The requeue is a decision of its own: its subscriptions still get the effects of what came before.
+        The requeue is a decision of its own: its subscriptions, if any, still get the effects of what came before.
         """
         session, path = self._session, self._path
         denied = self._gateway.denied
@@ -209,13 +209,14 @@ class FrameLoop:
             path.submit(out)
             return
         session.ending = True
-        end = Outcome(session.id, self._environment.now_us())
-        end.frames, end.ending = out.frames, True
-        out.frames, out.ending = [], False
-        path.submit(out)
-        self._shared.engine.broker.close_session(
-            session.id, end, Back.LEFT if self._gateway.has_left else Back.RELEASED
-        )
+        broker, end = self._shared.engine.broker, out
+        known = broker.sessions.get(session.id)
+        if known is not None and (known.subscriptions or known.listener is not None):
+            end = Outcome(session.id, self._environment.now_us())
+            end.frames, end.ending = out.frames, True
+            out.frames, out.ending = [], False
+            path.submit(out)
+        broker.close_session(session.id, end, Back.LEFT if self._gateway.has_left else Back.RELEASED)
         path.submit(end)
 
 
