@@ -64,7 +64,8 @@ def session_parts(
         engine, mesh, of_mesh, node, sessions, buffers, beats
     )
     after_delivery = dispatcher.selecting.after_delivery
-    host = SessionHost(engine, node, node, sessions, usages, budget, traffic, exclusive.session_ended, after_delivery)
+    left = exclusive.session_ended
+    host = SessionHost(engine, node, node, sessions, usages, budget, beats, traffic, left, after_delivery)
     users.follow(
         lambda: logins.change(users.users, node.settings.limits),
         lambda: access.change(users.users, users.permissions),

@@ -26,7 +26,7 @@ from qmq.gateways.encoder import Encoder
 from qmq.sessions.clients.admission import PendingLogin
 from qmq.sessions.clients.dialogue import ClientProtocol
 from qmq.sessions.clients.outbox import ClientOutbox
-from qmq.sessions.clients.session_host import OwnChange, SessionHost
+from qmq.sessions.clients.session_host import OwnChange, SessionHost, first_of
 from qmq.settings.limits.usage import UNLIMITED_SESSION
 
 READ_BYTES_MAX = 65536
@@ -43,8 +43,8 @@ class ClientSession:
     # An idle client costs its node mostly what its objects take; with so many attributes, a dictionary of them takes
     # 1,700 bytes, and these 270.
     __slots__ = (
-        "__weakref__", "_client", "_frames_bytes", "_grows", "_host", "_is_open", "_left", "_pipe",
-        "_protocol", "_reader_done", "allowance", "buffered", "buffered_bytes", "bytes_in", "closed", "deferred",
+        "__weakref__", "_client", "_farewell", "_frames_bytes", "_grows", "_host", "_is_open", "_left", "_pipe",
+        "_protocol", "allowance", "buffered", "buffered_bytes", "bytes_in", "closed", "deferred",
         "dialogue", "encoder", "ending", "finishing", "grant", "has_left", "held_bytes", "id", "is_responding",
         "listener", "outbox", "own_change", "unsettled", "waits_for_slot",
     )  # fmt: skip
@@ -72,8 +72,8 @@ class ClientSession:
         """What it has sent is obeyed now; it is read again after that."""
         self.has_left = False
         """The client has gone while its request was answered; see `watch_leaving`."""
-        self._reader_done = Latch()
         self._left = Latch()
+        self._farewell = -1
         self.closed = Latch()
         self.unsettled = NOTHING_UNSETTLED
         """Delivered to `auto` subscriptions and not yet with the kernel."""
@@ -138,10 +138,7 @@ class ClientSession:
         return self.outbox.bytes_out
 
     def start(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a task until it ends, or the connection does, which ends it.
-
-        Not in a nursery of the connection, which takes 1,300 bytes of each, and mostly has no task.
-        """
+        """Run a task until it ends, or the connection does, which ends it. A nursery of each would take 1,300 bytes."""
         self._host.tasks.spawn(partial(self._run, task))
 
     async def _run(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -181,16 +178,15 @@ class ClientSession:
                 await dialogue.respond()
                 self.is_responding = False
                 self.count()
-            self._reader_done.set()
             self.end_in_order()
-            await self._left.wait()
+            if not self._left.is_set:
+                await self._left.wait()
         except* Exception as errors:
             self._failed(errors)
         finally:
             self.finishing = True
             # What its tasks wait for does not come any more.
             self.outbox.break_off()
-            self._reader_done.set()
             self._pipe.close()
             self._end()
 
@@ -209,7 +205,7 @@ class ClientSession:
             log.debug("! %s connection broke", self.id)
         if of_storage is not None:
             # The next writer to that store stops the node, with the same error text.
-            log.error("! %s session failed: %s", self.id, _first(of_storage))
+            log.error("! %s session failed: %s", self.id, first_of(of_storage))
         if bugs is not None:
             log.error("! %s session failed; its connection is closed, others continue", self.id, exc_info=bugs)
 
@@ -237,8 +233,8 @@ class ClientSession:
 
     def _end(self) -> None:
         """Remove this client from all parts of the node."""
-        self.finishing = True
         self._host.budget.forget(self)
+        self._host.beats.forget(self._farewell)
         self.dialogue.stop()
         if self._is_open:
             self._host.leave(self.id)
@@ -374,15 +370,25 @@ class ClientSession:
             self.dialogue.finish()
             self.outbox.await_nothing()
             self.outbox.flush()
-            self.start(self._leave)
+            due = trio.current_time() + self._host.node.settings.limits.farewell_seconds
+            # While it may succeed, a writer is never cancelled within a frame; closing is the deadline.
+            self._farewell = self._host.beats.watch(due, self._break_off)
+            if self.outbox.size or self.id in self._host.engine.broker.sessions:
+                self.start(self._leave)
+            else:  # Mostly: nothing waits, and no decision is under way that a requeue would cut in two. No task.
+                self._release()
+                self._end_sending()
 
     async def _leave(self) -> None:
         self._release()
-        # While it may succeed, a writer is never cancelled within a frame; closing is the deadline.
-        with trio.move_on_after(self._host.node.settings.limits.farewell_seconds):
-            await self.outbox.drained()
-            self._pipe.end_sending()
-            await self._reader_done.wait()
+        await self.outbox.drained()
+        self._end_sending()
+
+    def _end_sending(self) -> None:
+        self._pipe.end_sending()
+        self._left.set()
+
+    def _break_off(self, now: float) -> None:
         self._pipe.close()
         self._left.set()
 
@@ -405,16 +411,7 @@ def session_of(sessions: Mapping[int, ClientSession], subscription: Subscription
 
 async def drained(sessions: Mapping[int, ClientSession], subscription: Subscription) -> ClientSession | None:
     """Wait until the client of `subscription` has read the frames before; None when it has disconnected."""
-    session = session_of(sessions, subscription)
-    if session is None:
+    if (session := session_of(sessions, subscription)) is None:
         return None
     await session.outbox.drained()
     return session_of(sessions, subscription)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first of the errors inside nested groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -11,6 +11,7 @@ from qmq.broker.consumers.outcome import Outcome
 from qmq.broker.consumers.session import ClientState as Client
 from qmq.engine.parts import EngineParts
 from qmq.engine.runtime.contexts import Configured, Tasks
+from qmq.engine.runtime.heartbeats import Heartbeats
 from qmq.errors import Refused
 from qmq.sessions.clients.admission import counted_address
 from qmq.sessions.clients.memory_budget import MemoryBudget
@@ -31,6 +32,7 @@ class SessionHost:
     """Those that are logged in (`ClientSession`), by id."""
     usages: ClientUsages
     budget: MemoryBudget
+    beats: Heartbeats
     traffic: Traffic
     left: Callable[[int], None]
     """Called with the id of each client that has left, or is followed by another one on its connection."""
@@ -80,3 +82,10 @@ class OwnChange:
         """It is not answered yet."""
         self.dismissal: Refused | None = None
         """With which ERROR the connection ends after that answer."""
+
+
+def first_of(group: BaseException) -> BaseException:
+    """The first of the errors inside nested groups."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group

@@ -158,6 +158,20 @@ async def test_a_session_that_is_finished_before_it_is_served_ends(autojump_cloc
             await end_of(rig, session)
 
 
+async def test_a_client_that_does_not_leave_is_disconnected_after_its_farewell(autojump_clock: MockClock) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        async with Rig(limits={"farewell_seconds": 7.0}).run() as rig:
+            session = session_on(rig, SocketPipe(ours, "10.0.0.9"))
+            began = trio.current_time()
+            session.finish()
+            assert theirs.recv(1) == b"", "the node has ended its half"
+
+            await end_of(rig, session)
+
+            assert trio.current_time() - began == pytest.approx(7.0)
+
+
 class FailingPipe(SocketPipe):
     """A connection that cannot be ended."""
 
@@ -186,7 +200,7 @@ async def test_a_task_of_a_connection_that_fails_ends_that_connection_and_no_oth
             if is_reading:
                 session.start(fail)
             else:
-                theirs.shutdown(socket.SHUT_WR)  # The session ends its own half in a task.
+                theirs.shutdown(socket.SHUT_WR)  # The session ends its own half.
             await end_of(rig, session)
 
             await publish(rig, "job")
