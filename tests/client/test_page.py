@@ -3,15 +3,21 @@ examples in all docstrings do what they say.
 """
 
 import doctest
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import qmq.client
+import qmq.client.aio
 import qmq.client.blocking
+from qmq.client.options import SubscribeOptions
 from tests.client.styles import nodes
 
 ROOT = Path(__file__).parents[2]
@@ -133,3 +139,38 @@ def test_the_examples_in_docstrings_do_what_they_say() -> None:
 
     assert sum(one.failed for one in results) == 0
     assert sum(one.attempted for one in results) >= 5
+
+
+def named() -> dict[str, list[str]]:
+    """Class → its public names, as the page lists them: calls with their parameters."""
+    section = PAGE.partition("\n## Names\n")[2].partition("\n## ")[0]
+    found: dict[str, list[str]] = {}
+    for cell in re.findall(r"^\| (`.+?) \| w? ?\|", section, re.MULTILINE):
+        owner = ""
+        for text in re.findall(r"`([^`]+)`", cell):
+            before, dot, last = text.rpartition(".") if "(" not in text else text.partition(".")
+            owner = before if dot else owner
+            found.setdefault(owner, []).append(last if dot else text)
+    return found
+
+
+def parameters(call: Callable[..., object]) -> set[str]:
+    """All names of its parameters, but for the first one of a method."""
+    names = set(inspect.signature(call).parameters) - {"self"}
+    return (names - {"options"}) | set(SubscribeOptions.__annotations__) if "options" in names else names
+
+
+@pytest.mark.parametrize("module", [qmq.client, qmq.client.aio, qmq.client.blocking])
+def test_each_style_has_the_names_that_the_page_lists(module: Any) -> None:
+    listed = named()
+
+    assert callable(module.connect) and set(listed) >= {"Client", "Subscription", "Message", "Transaction", "Receipt"}
+    for owner in ("Client", "Subscription", "Message", "Transaction", "Receipt"):
+        kind = getattr(module, owner)
+        for text in listed[owner]:
+            name, is_call, rest = text.partition("(")
+            found = getattr(kind, name, None)
+            assert found is not None or name == "receipt", f"{owner}.{name}"
+            if is_call:
+                wanted = set(re.findall(r"\w+", re.sub(r"=\w+", "", rest)))
+                assert found is not None and parameters(found) == wanted, f"{owner}.{text}"

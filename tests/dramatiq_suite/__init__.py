@@ -1,0 +1,1 @@
+"""dramatiq's own tests, over this broker."""
