@@ -12,6 +12,7 @@
     ├── StorageError             the disk, or what is on it
     │   ├── LogBroken            an append or fsync failed: the process must stop (docs/guarantees.md)
     │   ├── DiskFull             no room for new messages; settles still fit in the reserve
+    │   │   └── NoDescriptor     a file cannot be opened now, because too many are open
     │   ├── CorruptLog           a bad batch with valid ones after it: damage, not a torn tail
     │   ├── FutureVersion        written by a newer format than this code reads
     │   ├── DirectoryInUse       another process holds the data directory
@@ -98,6 +99,10 @@ class Malformed(LogBroken):
 
 class DiskFull(StorageError):
     """There is no room, or only the reserve. Nothing has changed, and it can be tried again."""
+
+
+class NoDescriptor(DiskFull):
+    """The system gives no file descriptor for a file to write. Nothing has changed, and it can be tried again."""
 
 
 class CorruptLog(StorageError):

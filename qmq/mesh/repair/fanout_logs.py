@@ -49,7 +49,11 @@ class FanoutRepair(RepairTask):
     async def _repair(self, destination: str) -> None:
         engine = self._engine
         given_up = dict(engine.broker.durable_subscriptions.given_up)
-        found = await engine.environment.run_blocking(engine.store.begin_repair, destination, given_up)
+        try:
+            found = await engine.environment.run_blocking(engine.store.begin_repair, destination, given_up)
+        except DiskFull as error:
+            log.info("= the log of %s cannot be repaired yet: %s", destination, error)
+            return
         if found is None:
             return
         try:

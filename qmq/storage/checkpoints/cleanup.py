@@ -95,10 +95,11 @@ class Cleanup:
                 break
             if extent.records:
                 with self._lock:
-                    chain = self._logs.get(destination).chain
+                    chain = self._logs.hold(destination).chain
                     for segment in chain.segments:
                         kept = chain.contents(segment)[0]
                         found = [origin for origin in found if origin not in kept]
+                    self._logs.release()
         if len(found) < waiting:
             # Retention will remove the other records later; check again after a while.
             self._next_look_us = now_us + POLL_AGAIN_SECONDS * _SECOND_US

@@ -13,7 +13,6 @@ directory is locked, and given up one by one when a file cannot be opened for wa
 waits, as for a disk that hangs.
 """
 
-import errno
 import fcntl
 import os
 import threading
@@ -26,10 +25,13 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from qmq.errors import DirectoryInUse, StorageError
-from qmq.storage.format.interfaces import File
+from qmq.storage.format.interfaces import NO_DESCRIPTOR, File
 
 SPARE_DESCRIPTORS: Final = 8
 """A segment keeps its file open as long as it is read: so many new ones, or checkpoints, a shortage is outlived."""
+
+SPARE_FOR_MOMENTS: Final = 2
+"""Of these, for what is closed at once, such as a directory that is synced: files that stay open do not get them."""
 
 SHORTAGE_PAUSES: Final = 600
 SHORTAGE_PAUSE_SECONDS: Final = 0.05
@@ -46,7 +48,6 @@ BACKUP_FILE: Final = "backup.json"
 """What makes a directory a backup (`qmq.storage.backup`): its files may be shared with other backups."""
 
 _RESERVE_NAME = "reserve"
-_SHORTAGES = (errno.EMFILE, errno.ENFILE)
 
 T = TypeVar("T")
 
@@ -127,11 +128,13 @@ class RealDisk:
             while self._lock >= 0 and len(self._spare) < SPARE_DESCRIPTORS:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            if error.errno not in _SHORTAGES:
+            if error.errno not in NO_DESCRIPTOR:
                 raise
 
-    def _open(self, call: Callable[[], T]) -> T:
+    def _open(self, call: Callable[[], T], left: int = 0) -> T:
         """Do what needs a descriptor, with one of the reserve if there is no other, or when one is free.
+
+        `left` of the reserve are not for this call.
 
         Raises the system's OSError when none has been free in all that time.
         """
@@ -140,10 +143,11 @@ class RealDisk:
             try:
                 opened = call()
             except OSError as error:
-                if error.errno not in _SHORTAGES:
+                if error.errno not in NO_DESCRIPTOR:
                     raise
-                with suppress(IndexError):  # Another thread may take the last one.
-                    os.close(self._spare.pop())
+                if len(self._spare) > left:
+                    with suppress(IndexError):  # Another thread may take the last one.
+                        os.close(self._spare.pop())
                     continue
                 if not pauses:
                     raise
@@ -175,10 +179,11 @@ class RealDisk:
 
     def create(self, path: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        return DiskFile(self._open(lambda: os.open(self.root / path, flags, 0o600)))
+        return DiskFile(self._open(lambda: os.open(self.root / path, flags, 0o600), SPARE_FOR_MOMENTS))
 
     def open(self, path: str) -> DiskFile:
-        return DiskFile(self._open(lambda: os.open(self.root / path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)))
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        return DiskFile(self._open(lambda: os.open(self.root / path, flags), SPARE_FOR_MOMENTS))
 
     def names(self, directory: str) -> list[str]:
         try:

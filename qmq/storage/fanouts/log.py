@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from qmq.errors import NoDescriptor
 from qmq.model.dots import Dot, Origin, Vector, covers, merge
 from qmq.storage.format.batch import (
     BATCH_BYTES_TARGET,
@@ -23,7 +24,7 @@ from qmq.storage.format.batch import (
     read_head,
     record_slices,
 )
-from qmq.storage.format.interfaces import Disk, FanoutExtent, Shift
+from qmq.storage.format.interfaces import NO_DESCRIPTOR, Disk, FanoutExtent, Shift
 from qmq.storage.format.record import FanoutEntry
 from qmq.storage.format.segment import FANOUT
 from qmq.storage.format.settings import Retention, StoreSettings
@@ -66,8 +67,8 @@ class FanoutLog:
     def __init__(self, disk: Disk, node: str, settings: StoreSettings, extent: FanoutExtent) -> None:
         """Open the log and make it be exactly `extent`. Raises OSError and FutureVersion."""
         self.extent = extent
-        self.is_new = False
-        """Whether its first file was begun here, and its name is not durable yet."""
+        self.is_new = extent.start == extent.end
+        """Whether nothing of it was committed: the name of its first file may not be durable yet."""
         self._settings = settings
         directory = f"{FANOUT_DIRECTORY}/{extent.name}"
         self.chain, unreadable = open_chain(disk, directory, FANOUT, node, is_synced=False)
@@ -263,13 +264,18 @@ class FanoutLog:
 
 
 def sync_all(disk: Disk, logs: Sequence[FanoutLog]) -> None:
-    """Make what was appended to `logs` durable. Raises OSError.
+    """Make what was appended to `logs` durable. Raises OSError, and NoDescriptor: only names are not durable.
 
     A new log is found after a power cut when its file, the name of that and the name of its directory survive.
     """
     new = [log for log in logs if log.is_new]
     names = [log.chain.directory for log in new] + ([FANOUT_DIRECTORY] if new else [])
-    disk.sync_all([log.chain.segments[-1].file for log in logs], names)
+    try:
+        disk.sync_all([log.chain.segments[-1].file for log in logs], names)
+    except OSError as error:
+        if error.errno not in NO_DESCRIPTOR:
+            raise
+        raise NoDescriptor(f"cannot sync the names of fanout logs: {error}") from error
     for log in new:
         log.is_new = False
 

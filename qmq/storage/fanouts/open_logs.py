@@ -11,10 +11,10 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Final, NoReturn
 
-from qmq.errors import CorruptLog, LogBroken
+from qmq.errors import CorruptLog, LogBroken, NoDescriptor
 from qmq.model.deletions import Deletions
 from qmq.storage.fanouts.log import FANOUT_DIRECTORY, FanoutLog, directory_name
-from qmq.storage.format.interfaces import CheckpointState, Disk, FanoutExtent
+from qmq.storage.format.interfaces import NO_DESCRIPTOR, CheckpointState, Disk, FanoutExtent
 from qmq.storage.format.settings import StoreSettings
 
 OPEN_FILES_MAX: Final = 128
@@ -61,8 +61,14 @@ class FanoutLogs:
 
         Stays open at least until the next `get`, `hold` or `release`.
         """
+        try:
+            return self._get(destination)
+        except OSError as error:
+            raise LogBroken(f"cannot open the log of {destination}: {error}") from error
+
+    def _get(self, destination: str) -> FanoutLog:
         log = self._open.pop(destination, None)
-        if log is None:
+        while log is None:
             # A reader that opens the log must not cut off what is written and not committed yet.
             extent = self._written.get(destination) or self.extents.get(destination)
             extent = extent or FanoutExtent(directory_name(destination), self._floor, self._floor, 0, 0, 0)
@@ -70,13 +76,21 @@ class FanoutLogs:
             try:
                 log = FanoutLog(self._disk, self._node, self._settings, extent)
             except OSError as error:
-                raise LogBroken(f"cannot open the log of {destination}: {error}") from error
+                if error.errno not in NO_DESCRIPTOR or not self._close_one():
+                    raise
         self._open[destination] = log
         return log
 
     def hold(self, destination: str) -> FanoutLog:
-        """`get` a log that stays open until `release`, for the one thread that writes. Raises LogBroken."""
-        log = self.get(destination)
+        """`get` a log that stays open until `release`, for the one thread that writes.
+
+        Raises NoDescriptor: it can be opened later. Raises LogBroken.
+        """
+        try:
+            log = self._get(destination)
+        except OSError as error:
+            kind = NoDescriptor if error.errno in NO_DESCRIPTOR else LogBroken
+            raise kind(f"cannot open the log of {destination}: {error}") from error
         self._held[destination] = None
         return log
 
@@ -184,6 +198,14 @@ class FanoutLogs:
                 log = self._open.pop(destination)
                 files -= len(log.chain.segments)
                 log.close()
+
+    def _close_one(self) -> bool:
+        """Close the log used longest ago, for its descriptors. False: all that are open are held."""
+        for destination in self._open:
+            if destination not in self._held:
+                self._open.pop(destination).close()
+                return True
+        return False
 
     def close(self) -> None:
         for log in self._open.values():

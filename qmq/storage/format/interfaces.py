@@ -9,7 +9,7 @@ Surprising: position (a place in the journal) is an int that only grows, also ov
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
 from typing import Final, NamedTuple, Protocol
 
 from qmq.definitions.definition import Definition, Key
@@ -20,6 +20,8 @@ from qmq.storage.format.term_record import TermNote
 SEQUENCE_MAX = (1 << 63) - 1
 NO_SPACE: Final = (ENOSPC, EDQUOT)
 """Error numbers of a disk without room."""
+NO_DESCRIPTOR: Final = (EMFILE, ENFILE)
+"""Error numbers of a call that opens nothing, because the process or the system has too much open."""
 
 
 class File(Protocol):

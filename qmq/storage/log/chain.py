@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from qmq.errors import CorruptLog, DiskFull
+from qmq.errors import CorruptLog, DiskFull, NoDescriptor
 from qmq.model.dots import Vector, merge
 from qmq.storage.format.batch import HEAD_BYTES, BatchHead, read_head, verify_batch
-from qmq.storage.format.interfaces import NO_SPACE, Disk, File
+from qmq.storage.format.interfaces import NO_DESCRIPTOR, NO_SPACE, Disk, File
 from qmq.storage.format.segment import (
     BatchEntry,
     Footer,
@@ -112,6 +112,8 @@ class Chain:
             file = self.disk.create(path)
             file.write(head)
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                raise NoDescriptor(f"cannot open another segment: {error}") from error
             if error.errno not in NO_SPACE:
                 raise
             with suppress(OSError):

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import Final
 
-from qmq.errors import DiskFull, LogBroken
+from qmq.errors import DiskFull, LogBroken, NoDescriptor
 from qmq.model.dots import Vector, covers, merge
 from qmq.storage.format.batch import GAPS, REST, BatchHead, Unpacked, batch_records, is_journal, read_head
 from qmq.storage.format.record import RecordKind, unpack_gap
@@ -305,6 +305,8 @@ class Journal:
                     self._roll(max(self._newest_us, heads[0].first_us))
                 chain.write(data)
                 return
+            except NoDescriptor:
+                raise  # The reserve of room is for something else.
             except DiskFull:
                 self.is_short = True
                 if not chain.disk.give_up_reserve(len(data)):

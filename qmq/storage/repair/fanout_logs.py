@@ -210,7 +210,7 @@ class FanoutRepairer:
 
         None: the fanout was deleted.
 
-        Raises LogBroken.
+        Raises LogBroken, and NoDescriptor.
         """
         with self._checkpointer.working():
             state, extent = self._logs.view(destination)

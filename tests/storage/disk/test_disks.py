@@ -13,6 +13,7 @@ from qmq.errors import DirectoryInUse
 from qmq.storage.disk.disk import (
     SHORTAGE_PAUSES,
     SPARE_DESCRIPTORS,
+    SPARE_FOR_MOMENTS,
     ReadOnlyDisk,
     RealDisk,
 )
@@ -262,13 +263,12 @@ def test_files_are_opened_from_a_reserve_when_descriptors_run_out_and_it_is_fill
     disk.lock()
     disk.make_directory("d")
     with no_descriptor_left():
-        files = [disk.create(f"d/{number}") for number in range(SPARE_DESCRIPTORS - 1)]
-        disk.sync_directory("d")
-        assert len(disk.names("d")) == SPARE_DESCRIPTORS - 1
-        files.append(disk.create("d/more"))
+        files = [disk.create(f"d/{number}") for number in range(SPARE_DESCRIPTORS - SPARE_FOR_MOMENTS)]
         with patch.object(time, "sleep") as pause, pytest.raises(OSError, match="Too many open files"):
             disk.create("d/too many")
         assert pause.call_count == SHORTAGE_PAUSES
+        disk.sync_directory("d")
+        assert len(disk.names("d")) == SPARE_DESCRIPTORS - SPARE_FOR_MOMENTS
         with patch.object(time, "sleep", lambda _: files.pop(0).close()):
             files.append(disk.create("d/when one is free"))
 

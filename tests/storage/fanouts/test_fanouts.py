@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qmq.errors import CorruptLog
+from qmq.errors import CorruptLog, LogBroken, NoDescriptor
 from qmq.model.dots import Dot
+from qmq.storage.disk.disk import SPARE_DESCRIPTORS
 from qmq.storage.fanouts import log as fanout
 from qmq.storage.fanouts.log import directory_name
 from qmq.storage.fanouts.open_logs import OPEN_FILES_MAX
@@ -20,7 +21,7 @@ from qmq.storage.log.journal import Mark
 from qmq.storage.store import Store, open_store
 from tests.fakes.disk import MemoryDisk
 
-from ..rig import LIKE_AN_INDEX, NOW, A, B, Writer, fanout_all, open_small
+from ..rig import LIKE_AN_INDEX, NOW, A, B, Writer, fanout_all, no_descriptor_left, open_small
 
 F = "/fanout/f"
 DAY_US = 86400 * 1_000_000
@@ -226,6 +227,64 @@ def test_many_fanouts_in_one_batch_need_few_descriptors(tmp_path: Path, monkeypa
         store.close()
 
     assert found == [[b"%d" % n] for n in range(60)]
+
+
+@pytest.fixture
+def no_wait_for_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qmq.storage.disk.disk.SHORTAGE_PAUSES", 0)
+
+
+def store_with_long_logs(root: Path, a: Writer, *destinations: str) -> Store:
+    """Each has more segments than a disk has descriptors in reserve; no log is open."""
+    settings = StoreSettings(segment_bytes_max=1500, journal_keep_bytes=0, reserve_bytes=0)
+    store = open_store(root, node="a", settings=settings)
+    for destination in destinations:
+        for _ in range(2 * SPARE_DESCRIPTORS):
+            store.journal.append([a.published(destination, b"x" * 1400)])
+            checkpoint(store)
+    store.close()
+    return open_store(root, node="a", settings=settings)
+
+
+@pytest.mark.usefixtures("no_wait_for_descriptors")
+def test_a_checkpoint_without_descriptors_for_a_log_changes_nothing_and_is_made_later(tmp_path: Path) -> None:
+    a = Writer(A)
+    store = store_with_long_logs(tmp_path, a, F)
+    store.journal.append([a.published(F, b"1"), a.published("/fanout/new", b"2")])
+    before = store.checkpoint_position
+
+    with no_descriptor_left(), pytest.raises(NoDescriptor):
+        checkpoint(store)
+    assert store.checkpoint_position == before
+    checkpoint(store)
+
+    assert len(bodies(store)) == 2 * SPARE_DESCRIPTORS + 1
+    assert bodies(store, "/fanout/new") == [b"2"]
+    store.close()
+
+
+@pytest.mark.usefixtures("no_wait_for_descriptors")
+def test_a_reader_without_descriptors_for_its_log_is_refused_and_reads_later(tmp_path: Path) -> None:
+    store = store_with_long_logs(tmp_path, Writer(A), F)
+
+    with no_descriptor_left(), pytest.raises(LogBroken):
+        bodies(store)
+
+    assert len(bodies(store)) == 2 * SPARE_DESCRIPTORS
+    store.close()
+
+
+@pytest.mark.usefixtures("no_wait_for_descriptors")
+def test_without_descriptors_a_log_is_opened_with_those_of_another(tmp_path: Path) -> None:
+    a = Writer(A)
+    store = store_with_long_logs(tmp_path, a, F, "/fanout/other")
+    store.journal.append([a.published(F, b"1")])
+    assert len(bodies(store, "/fanout/other")) == 2 * SPARE_DESCRIPTORS
+
+    with no_descriptor_left():
+        checkpoint(store)
+        assert len(bodies(store)) == 2 * SPARE_DESCRIPTORS + 1
+    store.close()
 
 
 def test_segments_of_one_log_count_as_open_files_too() -> None:

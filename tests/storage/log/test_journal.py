@@ -1,19 +1,34 @@
 import threading
 import tracemalloc
 from errno import ENOSPC
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qmq.errors import DiskFull, LogBroken
+from qmq.errors import DiskFull, LogBroken, NoDescriptor
 from qmq.storage.format.batch import GAPS, MEMORY, SPARSE, verify_batch
 from qmq.storage.format.record import RecordKind, pack_gap
 from qmq.storage.format.segment import DESTINATIONS_MAX, Footer, make_footer, read_footer
 from qmq.storage.format.settings import StoreSettings
 from qmq.storage.log.chain import _SEAL_READ_BYTES, Segment
+from qmq.storage.store import open_store
 from tests.fakes.disk import MemoryDisk
 
-from ..rig import LIKE_AN_INDEX, NOW, SMALL, TRAILER_BYTES, A, B, C, Writer, journal_batches, like_an_index, open_small
+from ..rig import (
+    LIKE_AN_INDEX,
+    NOW,
+    SMALL,
+    TRAILER_BYTES,
+    A,
+    B,
+    C,
+    Writer,
+    journal_batches,
+    like_an_index,
+    no_descriptor_left,
+    open_small,
+)
 
 
 def test_an_append_returns_the_end_and_costs_one_write_and_one_sync() -> None:
@@ -42,6 +57,31 @@ def test_without_always_nothing_is_synced_until_the_owner_asks(sync: str) -> Non
     assert (journal.synced_end, disk.calls["sync"]) == (journal.end, before + 1)
     journal.sync()
     assert disk.calls["sync"] == before + 1
+
+
+def test_a_segment_that_cannot_be_opened_for_want_of_descriptors_is_begun_by_a_later_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qmq.storage.disk.disk.SHORTAGE_PAUSES", 0)
+    store = open_store(tmp_path, node="a", settings=StoreSettings(segment_bytes_max=1500, reserve_bytes=1 << 20))
+    store.disk.hold_reserve(1 << 20)
+    journal, a = store.journal, Writer(A)
+
+    with no_descriptor_left():
+        with pytest.raises(NoDescriptor):
+            while True:
+                batch = a.published("/queue/q", b"x" * 1400)
+                journal.append([batch], settle_only=True)
+        end = journal.end
+        with pytest.raises(NoDescriptor):
+            journal.append([batch], settle_only=True)
+        assert journal.end == end
+    journal.append([batch], settle_only=True)
+
+    assert store.disk.reserved_bytes == 1 << 20
+    assert journal_batches(store)[-1] == batch
+    assert len(journal_batches(store)) == journal.vector()[A]
+    store.close()
 
 
 @pytest.mark.parametrize("have", [1, 3])
