@@ -30,6 +30,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
+    @lru_cache(maxsize=1024)  # noqa: B019 (an address is a small value)
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it. A name other than `localhost` counts as reachable from outside."""
         ip = ip_of(self.host)
@@ -42,7 +43,6 @@ class Address(NamedTuple):
         return ip is not None and ip.is_unspecified
 
 
-@lru_cache(maxsize=1024)
 def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """None for a name."""
     try:

@@ -33,7 +33,7 @@ class SocketPipe:
         connected.setblocking(False)
         self._socket = connected
         self._closed = False
-        self._drained = False  # the last read took all there was
+        self._drained: bool | None = None  # whether the last read took all there was; None before the first
         self.peer_address = peer_address
         self.peer_port = peer_port
         self.peer_certificate_subject = subject
@@ -51,7 +51,7 @@ class SocketPipe:
     async def receive_some(self, bytes_max: int) -> bytes:
         if self._drained and not self._closed:
             await trio.lowlevel.wait_readable(self._socket)
-        else:
+        elif self._drained is False:
             # A sender that always has more must not keep the others from their turn.
             await trio.lowlevel.checkpoint()
         while True:
