@@ -192,10 +192,7 @@ class TcpNetwork:
         except OSError as error:
             raise ConnectionError(f"cannot connect to {host}:{port}: {_why(error)}") from error
         if tls is None:
-            descriptor = os.dup(stream.socket.fileno())
-            with suppress(OSError):
-                stream.socket.close()
-            connected = socket.socket(fileno=descriptor)
+            connected = socket.socket(fileno=stream.socket.detach())
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return SocketPipe(connected, host, port)
         secured = trio.SSLStream(stream, tls(), server_hostname=server_name, https_compatible=True)

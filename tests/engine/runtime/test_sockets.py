@@ -1,5 +1,6 @@
 """Sockets as pipes: what a real connection does between two reads."""
 
+import os
 import socket
 
 import pytest
@@ -7,6 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from qmq.engine.runtime.sockets import SocketPipe, real_network
+from tests.storage.rig import no_descriptor_left
 
 READ_BYTES = 500
 
@@ -54,6 +56,23 @@ async def test_the_end_of_a_connection_is_an_empty_read() -> None:
         theirs.close()
 
         assert await pipe.receive_some(READ_BYTES) == b""
+
+
+async def test_a_connection_to_a_peer_needs_one_descriptor() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        host, port = listening.getsockname()
+        only_one = os.dup(listening.fileno())
+        with no_descriptor_left():
+            os.close(only_one)
+            pipe = await real_network().connect(host, port, None, host)
+        accepted, _ = listening.accept()
+
+        with accepted:
+            await pipe.send_all(b"x")
+            assert accepted.recv(1) == b"x"
+            accepted.send(b"y")
+            assert await pipe.receive_some(READ_BYTES) == b"y"
+        pipe.close()
 
 
 async def test_an_address_where_nothing_listens_is_named_with_the_reason() -> None:
