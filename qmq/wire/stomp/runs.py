@@ -25,6 +25,9 @@ PLAIN_ACK_HEADERS = frozenset(("id", "subscription"))
 NUMBER_DIGITS_MAX = 18
 """Longer ids name nothing, and are refused one by one."""
 
+ASKING_MIN = 6
+"""Fewer SENDs that ask for receipts are read sooner one by one."""
+
 LF = 10
 
 
@@ -52,6 +55,11 @@ class SendRun:
 
     def gather(self, chunk: bytes, pos: int, bytes_max: int, frames: list[Frame]) -> int:
         """Append those at `pos` that can be taken together to `frames`; returns where the next frame begins."""
+        at = pos
+        for _ in range(ASKING_MIN if self.trail else 0):
+            at = chunk.find(self.between, at + 1)
+            if at < 0:
+                return pos
         raw, bodies = self.asking(chunk, pos, bytes_max) if self.trail else ([], self.bodies(chunk, pos, bytes_max))
         receipts = plain_texts(raw)
         if len(bodies) < 2 or receipts is None:
