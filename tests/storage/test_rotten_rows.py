@@ -490,6 +490,27 @@ def test_a_file_in_which_what_lies_beside_a_run_is_damaged_gives_way_to_a_new_on
     store.close()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE settled SET checksum = checksum + 1",
+        "UPDATE settled SET messages = messages + 1",
+        "UPDATE settled SET waiting = CAST(substr(waiting, 2) AS BLOB)",
+        "UPDATE settled SET waiting = zeroblob(length(waiting))",
+    ],
+)
+def test_a_damaged_note_of_what_is_settled_loses_nothing_that_waits(tmp_path: Path, change: str) -> None:
+    path = filled(tmp_path, IN_RUNS)
+    damaged(path, f"{change} WHERE {IN_OTHER}")
+
+    store = open_queue_store(tmp_path, "sqlite", "a")
+
+    assert set(answers(store)) == sound_rows() | set(SETTLED)
+    run = [one for one in sound_rows() | set(SETTLED) if one.dot.origin == B and one.queue == "/queue/other"]
+    assert store.damage.lines[0].endswith(f"; which of these {len(run)} were settled is damaged")
+    store.close()
+
+
 def test_a_damaged_run_that_is_met_without_a_check_of_the_file_marks_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

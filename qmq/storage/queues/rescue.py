@@ -4,6 +4,9 @@ The whole file is checked (`scan`) if it has at most `CHECKED_BYTES_MAX`, or if 
 found damage and marked it. Single damaged rows are no reason for a new file: the store leaves them out, and reports
 what is missing.
 
+A run whose `settled` row is damaged is taken with all of its messages: the journal or a peer may know which are
+settled, and a settled message that is delivered again does less harm than one that is lost.
+
 The new file begins at `NOWHERE`. The node that opens it carries the whole journal into it again, and asks its peers for
 the remainder. After a crash on the way the next opening continues: the mark says where the old file goes.
 """
@@ -11,6 +14,7 @@ the remainder. After a crash on the way the next opening continues: the mark say
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,10 +84,11 @@ def _replace_store(path: Path, mark: Path, damaged_path: Path, why: str) -> Sqli
     store = SqliteQueueStore(path)
     try:
         store.missing([], NOWHERE)
-        count = _rescue(damaged_path, store)
+        count, unsure = _rescue(damaged_path, store)
         store.damage.lines.append(
             f"the queue store is damaged ({why}): it was moved to {damaged_path.relative_to(path.parent)},"
             f" and a new one begun with {count} sound rows of it"
+            + (f"; which of these {unsure} were settled is damaged" if unsure else "")
         )
         mark.unlink()
     except BaseException:
@@ -106,20 +111,23 @@ def _read(mark: Path) -> str | None:
         return None
 
 
-def _rescue(old: Path, new: SqliteQueueStore) -> int:
-    """Copy every readable row of `old` whose checksum fits to `new`; return how many."""
-    tombstones: set[Dot] = set()
+def _rescue(old: Path, new: SqliteQueueStore) -> tuple[int, int]:
+    """Copy every readable row of `old` whose checksum fits to `new`.
+
+    Return how many, and of how many of them it cannot be read whether they were settled.
+    """
+    tombstones, unsure = set[Dot](), set[Dot]()
     count = 0
     with suppress(sqlite3.Error), closing(sqlite3.connect(old, isolation_level=None)) as reader:
-        count = put_rows(new, _sound_rows(reader), NOWHERE)
+        count = put_rows(new, _sound_rows(reader, unsure), NOWHERE)
         # The journal may have dropped settles whose messages come later.
         with suppress(TypeError, ValueError):
             tombstones = tombstones_of(reader.execute(TOMBSTONES))
     new.apply([], {}, tombstones, [], NOWHERE)
-    return count
+    return count, len(unsure)
 
 
-def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
+def _sound_rows(reader: sqlite3.Connection, unsure: set[Dot]) -> Iterator[QueueRow]:
     partitions: list[PartitionRow] = []
     with suppress(sqlite3.Error, TypeError, ValueError):
         for _, _, *found in reader.execute(PARTITIONS_ALL):
@@ -129,11 +137,10 @@ def _sound_rows(reader: sqlite3.Connection) -> Iterator[QueueRow]:
                     partitions.append(partition)
     for partition in partitions:
         seen: set[int] = set()
-        for statement, rows_in in ((OF_RUNS, _rows_of_run), (OF_MESSAGES, _rows_of_one)):
+        for statement, rows_in in ((OF_RUNS, partial(_rows_of_run, unsure)), (OF_MESSAGES, _rows_of_one)):
             for direction in ("ASC", "DESC"):
                 try:
                     for raw in reader.execute(f"{statement} {direction}", (partition.id,)):
-                        # A run of which all is sound: without what is beside it, settled messages would come back.
                         with suppress(TypeError, ValueError, OverflowError):
                             new = [row for row in rows_in(partition, raw) if row.dot.sequence not in seen]
                             seen.update(row.dot.sequence for row in new)
@@ -151,6 +158,12 @@ def _rows_of_one(partition: PartitionRow, raw: Any) -> list[QueueRow]:
     return rows_of(partition, [raw])[0]
 
 
-def _rows_of_run(partition: PartitionRow, raw: Any) -> list[QueueRow]:
-    run = read_run(partition.checksum, raw[1:])
+def _rows_of_run(unsure: set[Dot], partition: PartitionRow, raw: Any) -> list[QueueRow]:
+    try:
+        run = read_run(partition.checksum, raw[1:])
+    except ValueError:
+        # The same run as if nothing of it was settled.
+        run = read_run(partition.checksum, raw[1:8] + (None, None, None, raw[11], None) + raw[13:])
+        if run.is_sound():
+            unsure.update(Dot(partition.origin, sequence) for sequence in run.sequences)
     return run.rows(partition) if run.is_sound() else []
