@@ -137,7 +137,8 @@ def _sound_rows(reader: sqlite3.Connection, unsure: set[Dot]) -> Iterator[QueueR
                     partitions.append(partition)
     for partition in partitions:
         seen: set[int] = set()
-        for statement, rows_in in ((OF_RUNS, partial(_rows_of_run, unsure)), (OF_MESSAGES, _rows_of_one)):
+        # A message that has failed is in a run, too, settled there: its own row comes first, it has the count.
+        for statement, rows_in in ((OF_MESSAGES, _rows_of_one), (OF_RUNS, partial(_rows_of_run, unsure))):
             for direction in ("ASC", "DESC"):
                 try:
                     for raw in reader.execute(f"{statement} {direction}", (partition.id,)):

@@ -111,3 +111,40 @@ def test_a_message_that_was_repaired_is_searched_for_again_without_harm(tmp_path
     assert all_rows(store) == {Dot(A, n): b"%d" % n for n in range(1, 11)}
     assert store.queues.heads("a", [JOBS], 0)[JOBS].messages == 10
     store.close()
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["journal kept", "journal dropped"])
+def test_a_flipped_bit_in_what_is_settled_loses_nothing_and_the_journal_settles_it_again(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    settings = SETTINGS if is_kept else StoreSettings(segment_bytes_max=3000, journal_keep_bytes=0, reserve_bytes=0)
+    store = open_store(tmp_path, node="a", settings=settings)
+    of_a, of_b = Writer(A), Writer(B)
+    take(store, of_a.published(JOBS, *[b"%d" % n for n in range(1, RUN + 1)]))
+    settled = range(40, 90)
+    of_b.settle(JOBS, [Dot(A, n) for n in settled])
+    of_b.attempts(JOBS, {Dot(A, 5): 2})
+    take(store, of_b.batch())
+    for _ in range(6):
+        take(store, of_a.published("/queue/large", b"x" * 900))
+    large = {dot: body for dot, body in all_rows(store).items() if dot.sequence > RUN}
+    assert (store.journal.start == 0) is is_kept
+    store.close()
+    path = tmp_path / "queues.sqlite"
+    data = path.read_bytes()
+    with closing(sqlite3.connect(path)) as database:
+        [(waiting,)] = database.execute("SELECT waiting FROM settled")
+    place = data.index(waiting)
+
+    for number in range(0, RUN, 23):
+        damaged = bytearray(data)
+        damaged[place + number] ^= 1 << number % 8
+        path.write_bytes(damaged)
+        store = open_store(tmp_path, node="a", settings=settings)
+        for missing in store.missing_ranges():
+            store.row_repairer.search_journal(missing)
+
+        assert all_rows(store) == (bodies(*settled) if is_kept else bodies()) | large
+        assert store.queues.unsettled(A, 4, 5, 1000, 1 << 20)[0].attempts == 2
+        assert any(f"which of these {RUN} were settled" in line for line in store.queues.damage.lines)
+        store.close()
