@@ -90,6 +90,7 @@ def test_an_archive_that_the_mesh_has_defined_needs_a_node_file_only(mesh: Clust
     worker = publisher(mesh, "b", ORDERS)
     worker.start()
     more([worker], 100)
+    eventually(lambda: len(worker.receipted) >= 100, "nothing is sent")
     worker.enough()
     worker.wait()
     with Driver(log, *name) as defining:
