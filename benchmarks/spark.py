@@ -31,10 +31,9 @@ BODY_BYTES: Final = 100
 PER_BATCH: Final = 64
 AUDIT_RECORDS: Final = 100_000_000
 LAG_RATE: Final = 20_000
-ARCHIVED_PERCENT: Final = 95
-"""Of the records that a history reads: the others come from the log."""
-HISTORY_TIMES: Final = (1, 5)
-"""How many times as many records as asked for. What a history costs before it reads a record hardly grows with them."""
+HISTORIES: Final = ((1, 95, "80 %"), (5, 95, "80 %"), (5, 99, "95 %"))
+"""How many times as many records as asked for, how many percent of them are in the archive, and the aim. What a history
+costs before it reads a record hardly grows with them. The other records come from the log."""
 FIGURES: Final = ("decode", "scan", "history", "full", "archive", "audit", "live")
 OF_LOG: Final = ("decode", "scan", "full", "archive")
 BESIDE_PARQUET: Final = ("scan", "full")
@@ -249,18 +248,18 @@ def measure(spark: Any, folder: Path, records: int, rounds: int, only: Collectio
     if "scan" in only:
         yield beside_parquet("scan, three columns", lambda: of_log(three), "1.5 M")
     if "history" in only:
-        for times in HISTORY_TIMES:
-            place = folder / f"history-{times}"
+        for times, percent, aim in HISTORIES:
+            place = folder / f"history-{times}-{percent}"
             whole, early, archived = (str(place / name) for name in ("log", "early", "archived"))
             write_log(Path(whole), times * records)
             write_parquet(whole, str(place / "rows"))
-            write_log(Path(early), times * records * ARCHIVED_PERCENT // 100)
+            write_log(Path(early), times * records * percent // 100)
             archives.archive(spark, read_options({"path": early}), archived)
             shutil.rmtree(early)
             yield beside_parquet(
-                f"history, three columns, {times * records / 1e6:g} M records, {ARCHIVED_PERCENT} % in the archive",
+                f"history, three columns, {times * records / 1e6:g} M records, {percent} % in the archive",
                 partial(history, spark, archived, path=whole, columns=three),
-                "80 %",
+                aim,
                 str(place / "rows"),
                 times * records,
             )
