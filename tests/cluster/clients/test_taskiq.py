@@ -1,10 +1,15 @@
-"""taskiq's broker for RabbitMQ on a real node: the program of docs/taskiq.md, delays, retries and duplicates."""
+"""taskiq's broker for RabbitMQ on a real node: the program of docs/taskiq.md, delays, retries, kills and duplicates."""
 
 import asyncio
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +100,43 @@ def test_a_task_that_fails_is_tried_again_as_often_as_the_middleware_says(one: N
             return [*attempts, *await program.prints(1)]
 
     assert asyncio.run(main()) == ["attempt at 7"] * 3 + ["done resize 8"]
+
+
+def test_a_task_that_a_killed_worker_had_is_delivered_to_another(one: NodeUnderTest, tmp_path: Path) -> None:
+    host, port = one.served("amqp")
+    text = PROGRAM.replace("127.0.0.1:61672", f"{host}:{port}")
+    hangs = '    print("begun", flush=True)\n    await asyncio.sleep(3600)\n'
+    (tmp_path / "hanging.py").write_text(text.replace('    print(f"done resize {number}", flush=True)\n', hangs))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "taskiq", "worker", "hanging:broker", "--workers", "1", "--no-configure-logging"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+    async def main() -> list[str]:
+        program = Program(one)
+        await program.broker.startup()
+        # taskiq calls a task by its module and name.
+        task = program.broker.register_task(program.names["resize"].original_func, task_name="hanging:resize")
+        await task.kiq(7)
+        await program.broker.shutdown()
+        assert worker.stdout is not None
+        assert await asyncio.to_thread(worker.stdout.readline) == "begun\n"
+        os.killpg(worker.pid, signal.SIGKILL)
+        second = Program(one)
+        second.broker.register_task(second.names["resize"].original_func, task_name="hanging:resize")
+        async with second.working():
+            return await second.prints(1)
+
+    try:
+        assert asyncio.run(main()) == ["done resize 7"]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        with worker:  # This waits for it and closes its pipe.
+            pass
 
 
 def test_two_tasks_with_one_dedup_id_are_one(one: NodeUnderTest) -> None:

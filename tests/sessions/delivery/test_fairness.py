@@ -173,6 +173,7 @@ async def test_reading_a_socket_that_is_always_full_lets_others_have_as_many_tur
         async with trio.open_nursery() as nursery:
             nursery.start_soon(count)
             await trio.lowlevel.checkpoint()
+            assert len(await pipe.receive_some(500)) == 500  # in the turn with which its task begins
             for _ in range(100):
                 assert len(await pipe.receive_some(500)) == 500
             nursery.cancel_scope.cancel()
